@@ -1,0 +1,38 @@
+"""What happened, step by step: plain records that the engine writes and the widgets replay."""
+
+from servelab.trace.event import (
+    Admit,
+    Allocate,
+    Arrive,
+    Emit,
+    Event,
+    Finish,
+    Free,
+    Preempt,
+    Release,
+    Reserve,
+    Schedule,
+    Wait,
+)
+from servelab.trace.record import RequestRecord, StepRecord, Trace
+from servelab.trace.replay import RequestState, State
+
+__all__ = [
+    "Admit",
+    "Allocate",
+    "Arrive",
+    "Emit",
+    "Event",
+    "Finish",
+    "Free",
+    "Preempt",
+    "Release",
+    "RequestRecord",
+    "RequestState",
+    "Reserve",
+    "Schedule",
+    "State",
+    "StepRecord",
+    "Trace",
+    "Wait",
+]

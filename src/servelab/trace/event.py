@@ -1,0 +1,147 @@
+"""The events of a step, in the order in which the engine decides them.
+
+A request is named by its index in ``Trace.requests``. Every event is a frozen dataclass; in a file it is the
+list ``[kind, field, field, ...]``. Replaying the events of a trace in order gives every block table, every
+queue and every token count at every moment (`servelab.trace.replay`).
+"""
+
+from dataclasses import astuple, dataclass, fields
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events. `kind` is its name in a file."""
+
+    kind: ClassVar[str]
+
+    def to_json(self) -> list[Any]:
+        return [self.kind, *astuple(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive(Event):
+    """The request entered the waiting queue."""
+
+    kind: ClassVar[str] = "arrive"
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(Event):
+    """The request left the waiting queue and runs (for the first time, or again after a preemption)."""
+
+    kind: ClassVar[str] = "admit"
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Event):
+    """The first waiting request stays in the queue in this step, and why.
+
+    reason: "no_memory" (blocks, or slots in a row), "no_seat" (`max_num_seqs` run already), "no_budget" (the
+    step's tokens are spent) or "batch_unfinished" (static batching).
+    needed, free, largest: in blocks (paged) or slots (contiguous); `largest` is the longest free run, the most
+    that one contiguous request could get. Zero where the reason is not memory.
+    """
+
+    kind: ClassVar[str] = "wait"
+    request: int
+    reason: str
+    needed: int = 0
+    free: int = 0
+    largest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate(Event):
+    """Physical `block` becomes entry `index` of the request's block table."""
+
+    kind: ClassVar[str] = "allocate"
+    request: int
+    index: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free(Event):
+    """The request gives back physical `block`."""
+
+    kind: ClassVar[str] = "free"
+    request: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Event):
+    """Contiguous baseline: the request owns slots ``start .. start + num_slots - 1``."""
+
+    kind: ClassVar[str] = "reserve"
+    request: int
+    start: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Event):
+    """Contiguous baseline: the request gives back its slots."""
+
+    kind: ClassVar[str] = "release"
+    request: int
+    start: int
+    num_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt(Event):
+    """The request loses its place and its blocks, and returns to the head of the waiting queue.
+
+    `reason` says for whom: "no_memory" (an older request needed a block).
+    """
+
+    kind: ClassVar[str] = "preempt"
+    request: int
+    reason: str = "no_memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(Event):
+    """The rows of this step: ``(request, num_tokens)``; their keys and values are written in this step."""
+
+    kind: ClassVar[str] = "schedule"
+    rows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(Event):
+    """New output tokens of this step: ``(request, num_tokens)``. The ids are in ``RequestRecord``."""
+
+    kind: ClassVar[str] = "emit"
+    rows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Event):
+    """The request is over. reason: "stop", "length", "abort" or "error"."""
+
+    kind: ClassVar[str] = "finish"
+    request: int
+    reason: str
+
+
+EVENT_KINDS: dict[str, type[Event]] = {
+    event.kind: event
+    for event in (Arrive, Admit, Wait, Allocate, Free, Reserve, Release, Preempt, Schedule, Emit, Finish)
+}
+
+
+def event_from_json(value: Any) -> Event:
+    """Rebuild an event from ``[kind, field, ...]``. Raises ValueError that names what was expected."""
+    if not isinstance(value, list) or not value or value[0] not in EVENT_KINDS:
+        raise ValueError(f"expected an event [kind, ...] with kind in {sorted(EVENT_KINDS)}, got {value!r:.80}")
+    event_type = EVENT_KINDS[value[0]]
+    names = [field.name for field in fields(event_type)]
+    if len(value) != len(names) + 1:
+        raise ValueError(f"expected {value[0]!r} with the fields {names}, got {len(value) - 1} values: {value!r:.80}")
+    arguments = [tuple(tuple(row) for row in item) if isinstance(item, list) else item for item in value[1:]]
+    return event_type(*arguments)

@@ -1,0 +1,147 @@
+"""Replay a trace: from events to block tables, queues and token counts at any moment of any step."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from servelab.trace.event import (
+    Admit,
+    Allocate,
+    Arrive,
+    Emit,
+    Event,
+    Finish,
+    Free,
+    Preempt,
+    Release,
+    Reserve,
+    Schedule,
+)
+
+if TYPE_CHECKING:
+    from servelab.trace.record import Trace
+
+MOMENTS = ("scheduled", "computed", "end")
+CHECKPOINT_STEPS = 64
+
+
+@dataclass(slots=True)
+class RequestState:
+    """Where one request stands. `status` is "unseen", "waiting", "running" or "finished".
+
+    num_tokens: prompt plus output tokens known so far; num_computed_tokens: tokens whose K and V are stored.
+    block_table: physical blocks in logical order (paged); reservation: ``(start, num_slots)`` (contiguous).
+    """
+
+    status: str = "unseen"
+    num_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
+    reservation: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class State:
+    """All requests at one moment, and both queues as indices into ``Trace.requests``, in their order."""
+
+    requests: list[RequestState]
+    waiting: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+
+    def block_owners(self) -> dict[int, list[tuple[int, int]]]:
+        """Physical block -> its owners as ``(request, logical index)``."""
+        owners: dict[int, list[tuple[int, int]]] = {}
+        for request, state in enumerate(self.requests):
+            for index, block in enumerate(state.block_table):
+                owners.setdefault(block, []).append((request, index))
+        return owners
+
+
+class Replay:
+    """Answers `state_at` by replaying from the nearest checkpoint, so that a slider moves at once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.checkpoints: list[State] = []
+
+    def state_at(self, step: int, moment: str) -> State:
+        trace = self.trace
+        if moment not in MOMENTS:
+            raise ValueError(f"expected a moment in {MOMENTS}, got {moment!r}")
+        if not 0 <= step < len(trace.steps):
+            raise ValueError(f"expected a step in 0..{len(trace.steps) - 1}, got {step}")
+        state = self._before(step)
+        for event in trace.steps[step].events:
+            if (moment != "end" and isinstance(event, Finish) and event.reason != "abort") or (
+                moment == "scheduled" and isinstance(event, Schedule)
+            ):
+                if moment == "scheduled" and isinstance(event, Schedule):
+                    for request, num_tokens in event.rows:
+                        state.requests[request].num_scheduled_tokens = num_tokens
+                break
+            self._apply(state, event)
+        return state
+
+    def _before(self, step: int) -> State:
+        """A fresh copy of the state before `step`."""
+        if not self.checkpoints:
+            self.checkpoints.append(State([RequestState() for _ in self.trace.requests]))
+        number = min(step // CHECKPOINT_STEPS, len(self.checkpoints) - 1)
+        state = copy.deepcopy(self.checkpoints[number])
+        self._grow(state)
+        for position in range(number * CHECKPOINT_STEPS, step):
+            for event in self.trace.steps[position].events:
+                self._apply(state, event)
+            if (position + 1) % CHECKPOINT_STEPS == 0 and len(self.checkpoints) == (position + 1) // CHECKPOINT_STEPS:
+                self.checkpoints.append(copy.deepcopy(state))
+        for request in state.requests:
+            request.num_scheduled_tokens = 0
+        return state
+
+    def _grow(self, state: State) -> None:
+        """A live trace may have gained requests since the checkpoint was taken."""
+        state.requests.extend(RequestState() for _ in range(len(self.trace.requests) - len(state.requests)))
+
+    def _apply(self, state: State, event: Event) -> None:
+        match event:
+            case Arrive(request):
+                state.requests[request].status = "waiting"
+                state.requests[request].num_tokens = self.trace.requests[request].num_prompt_tokens
+                state.waiting.append(request)
+            case Admit(request):
+                state.requests[request].status = "running"
+                state.waiting.remove(request)
+                state.running.append(request)
+            case Allocate(request, index, block):
+                table = state.requests[request].block_table
+                if index != len(table):
+                    raise ValueError(f"expected entry {len(table)} of request {request}'s table, got entry {index}")
+                table.append(block)
+            case Free(request, block):
+                state.requests[request].block_table.remove(block)
+            case Reserve(request, start, num_slots):
+                state.requests[request].reservation = (start, num_slots)
+            case Release(request, _, _):
+                state.requests[request].reservation = None
+            case Preempt(request, _):
+                state.requests[request].status = "waiting"
+                state.requests[request].num_computed_tokens = 0
+                state.running.remove(request)
+                state.waiting.insert(0, request)
+            case Schedule(rows):
+                for request, num_tokens in rows:
+                    state.requests[request].num_scheduled_tokens = num_tokens
+                    state.requests[request].num_computed_tokens += num_tokens
+            case Emit(rows):
+                for request, num_tokens in rows:
+                    state.requests[request].num_tokens += num_tokens
+            case Finish(request, _):
+                state.requests[request].status = "finished"
+                for queue in (state.waiting, state.running):
+                    if request in queue:
+                        queue.remove(request)
+            case _:
+                pass
