@@ -1,0 +1,1 @@
+"""What a learner meets: predictions, self-tests, quizzes, progress."""

@@ -1,0 +1,1 @@
+"""What the chapters ask and say; a chapter names its parts by id."""

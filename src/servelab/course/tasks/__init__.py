@@ -1,0 +1,1 @@
+"""Tasks: one place defines each exercise for notebooks, labs and grading."""
