@@ -1,0 +1,146 @@
+"""`ContiguousCacheManager`: the baseline that PagedAttention replaced.
+
+Each request gets one unbroken range of slots when it starts, long enough for all it might ever become. It can
+neither grow nor move, so memory is lost inside the ranges (reserved, never used) and between them (holes).
+"""
+
+RESERVES = ("max", "exact")
+
+
+class OutOfSlots(RuntimeError):  # noqa: N818 - it names a state of the pool, as `OutOfBlocks` does
+    """No hole is long enough. `needed`, `free` and `largest` (the longest hole) count slots."""
+
+    def __init__(self, needed: int, free: int, largest: int) -> None:
+        super().__init__(f"needed {needed} free slots in a row, got {free} free slots, at most {largest} in a row")
+        self.needed = needed
+        self.free = free
+        self.largest = largest
+
+
+class ContiguousCacheManager:
+    """First-fit ranges in a pool of `num_slots` slots, one slot per token.
+
+    reserve: "max" gives every request `max_model_len` slots; "exact" gives it the number it asks for, which a
+    server that trusts `max_tokens` knows in advance.
+    """
+
+    block_size = 1
+
+    def __init__(self, num_slots: int, reserve: str = "max", max_model_len: int | None = None) -> None:
+        if num_slots < 1:
+            raise ValueError(f"expected num_slots >= 1, got {num_slots}")
+        if reserve not in RESERVES:
+            raise ValueError(f"expected reserve in {RESERVES}, got {reserve!r}")
+        if reserve == "max" and not 1 <= (max_model_len or 0) <= num_slots:
+            raise ValueError(f"expected max_model_len in 1..{num_slots} (num_slots) to reserve it, got {max_model_len}")
+        self.num_slots = num_slots
+        self.reserve = reserve
+        self.max_model_len = max_model_len
+        self._ranges: dict[str, range] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Free memory in this manager's unit: slots."""
+        return self.num_slots - sum(len(slots) for slots in self._ranges.values())
+
+    @property
+    def num_free_slots(self) -> int:
+        return self.num_free
+
+    @property
+    def largest_hole(self) -> int:
+        """Length of the longest run of free slots: the longest request that still fits."""
+        return max((len(hole) for hole in self.holes()), default=0)
+
+    @property
+    def largest_free(self) -> int:
+        """The most one request could still get, in slots."""
+        return self.largest_hole
+
+    @property
+    def request_ids(self) -> list[str]:
+        """The requests that hold slots."""
+        return list(self._ranges)
+
+    def holes(self) -> list[range]:
+        """The runs of free slots, from the start of the pool to its end."""
+        holes, start = [], 0
+        for taken in sorted(self._ranges.values(), key=lambda slots: slots.start):
+            holes.append(range(start, taken.start))
+            start = taken.stop
+        holes.append(range(start, self.num_slots))
+        return [hole for hole in holes if hole]
+
+    def num_missing(self, request_id: str, num_tokens_total: int) -> int:
+        """Slots in a row that the request still lacks: 0 once it holds a range that is long enough."""
+        needed = self._length_for(num_tokens_total)
+        return 0 if len(self._ranges.get(request_id, range(0))) >= needed else needed
+
+    def can_allocate(self, request_id: str, num_tokens_total: int) -> bool:
+        """Whether `allocate` with the same arguments would succeed now."""
+        num_missing = self.num_missing(request_id, num_tokens_total)
+        return num_missing == 0 or (request_id not in self._ranges and num_missing <= self.largest_hole)
+
+    def allocate(self, request_id: str, num_tokens_total: int) -> range:
+        """Reserve slots for all tokens that the request may ever have; return the new slots.
+
+        The first hole that is long enough takes it. A request that holds enough already gets ``range(0)``.
+        Raises OutOfSlots when no hole is long enough, ValueError when the request would have to grow.
+        """
+        needed = self.num_missing(request_id, num_tokens_total)
+        if needed == 0:
+            return range(0)
+        if request_id in self._ranges:
+            held = len(self._ranges[request_id])
+            raise ValueError(f"expected at most the {held} slots that {request_id!r} reserved, got {needed}")
+        for hole in self.holes():
+            if len(hole) >= needed:
+                self._ranges[request_id] = hole[:needed]
+                return hole[:needed]
+        raise OutOfSlots(needed, self.num_free, self.largest_hole)
+
+    def free(self, request_id: str) -> range:
+        """Give the request's range back and return it; ``range(0)`` when it holds none."""
+        return self._ranges.pop(request_id, range(0))
+
+    def start(self, request_id: str) -> int:
+        """The slot of the request's token 0."""
+        return self._range(request_id).start
+
+    def slot(self, request_id: str, position: int) -> int:
+        """The slot of token `position`. Raises ValueError outside the request's range."""
+        slots = self._range(request_id)
+        if not 0 <= position < len(slots):
+            raise ValueError(f"expected a position in 0..{len(slots) - 1} of request {request_id!r}, got {position}")
+        return slots[position]
+
+    def slots(self, request_id: str, start: int, stop: int) -> list[int]:
+        """The slots of the tokens ``start .. stop - 1``."""
+        return [self.slot(request_id, position) for position in range(start, stop)]
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError when ranges overlap, leave the pool, or holes and ranges do not add up to it."""
+        end = 0
+        for slots in sorted(self._ranges.values(), key=lambda slots: slots.start):
+            if slots.start < end or slots.stop > self.num_slots or not slots:
+                raise RuntimeError(f"the range {slots} overlaps another one or leaves the pool of {self.num_slots}")
+            end = slots.stop
+        in_holes = sum(len(hole) for hole in self.holes())
+        if in_holes != self.num_free:
+            raise RuntimeError(f"the holes have {in_holes} slots, {self.num_free} are free")
+
+    def _length_for(self, num_tokens_total: int) -> int:
+        if num_tokens_total < 1:
+            raise ValueError(f"expected num_tokens_total >= 1, got {num_tokens_total}")
+        if self.reserve == "exact" or self.max_model_len is None:
+            return num_tokens_total
+        if num_tokens_total > self.max_model_len:
+            raise ValueError(
+                f"expected num_tokens_total <= {self.max_model_len} (max_model_len), got {num_tokens_total}"
+            )
+        return self.max_model_len
+
+    def _range(self, request_id: str) -> range:
+        if request_id not in self._ranges:
+            raise ValueError(f"expected a request that holds slots, got {request_id!r}")
+        return self._ranges[request_id]
