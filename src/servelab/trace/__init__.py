@@ -14,6 +14,7 @@ from servelab.trace.event import (
     Schedule,
     Wait,
 )
+from servelab.trace.occupancy import Slot, Waste, occupancy, waste
 from servelab.trace.record import RequestRecord, StepRecord, Trace
 from servelab.trace.replay import RequestState, State
 
@@ -31,8 +32,12 @@ __all__ = [
     "RequestState",
     "Reserve",
     "Schedule",
+    "Slot",
     "State",
     "StepRecord",
     "Trace",
     "Wait",
+    "Waste",
+    "occupancy",
+    "waste",
 ]

@@ -41,8 +41,8 @@ class Wait(Event):
 
     reason: "no_memory" (blocks, or slots in a row), "no_seat" (`max_num_seqs` run already), "no_budget" (the
     step's tokens are spent) or "batch_unfinished" (static batching).
-    needed, free, largest: in blocks (paged) or slots (contiguous); `largest` is the longest free run, the most
-    that one contiguous request could get. Zero where the reason is not memory.
+    needed, free, largest: in blocks (paged) or slots (contiguous); `largest` is the most that one request could
+    get: all free blocks, or the longest run of free slots. Zero where the reason is not memory.
     """
 
     kind: ClassVar[str] = "wait"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,17 @@ class Trace:
             self._replay = Replay(self)
         return self._replay.state_at(step, moment)
 
+    def states(self, moment: str = "computed") -> Iterator[State]:
+        """The state at `moment` of every step in turn. The same object each time: read it, do not keep it."""
+        return Replay(self).states(moment)
+
     def index_of(self, request_id: str) -> int:
-        """The index of a request in `requests`. Raises ValueError that lists the known ids."""
-        for index, request in enumerate(self.requests):
-            if request.request_id == request_id:
+        """The index of a request in `requests`, the latest one where an id was used again.
+
+        Raises ValueError that lists known ids.
+        """
+        for index in reversed(range(len(self.requests))):
+            if self.requests[index].request_id == request_id:
                 return index
         known = ", ".join(request.request_id for request in self.requests[:8])
         raise ValueError(f"expected a request id of this trace ({known}, ...), got {request_id!r}")
@@ -110,7 +117,7 @@ class Trace:
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
         partial.write_text(json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
-        os.replace(partial, target)
+        partial.replace(target)
         return target
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,25 @@ class State:
         return owners
 
 
+def check_moment(moment: str) -> None:
+    """Raise ValueError when there is no such moment."""
+    if moment not in MOMENTS:
+        raise ValueError(f"expected a moment in {MOMENTS}, got {moment!r}")
+
+
+def cut(events: Sequence[Event], moment: str) -> int:
+    """How many of a step's events have happened at `moment`.
+
+    Requests that were aborted leave before the step begins, all others after their rows were computed.
+    """
+    for position, event in enumerate(events):
+        if moment == "scheduled" and isinstance(event, Schedule):
+            return position
+        if moment != "end" and isinstance(event, Finish) and event.reason != "abort":
+            return position
+    return len(events)
+
+
 class Replay:
     """Answers `state_at` by replaying from the nearest checkpoint, so that a slider moves at once."""
 
@@ -68,22 +88,34 @@ class Replay:
         self.checkpoints: list[State] = []
 
     def state_at(self, step: int, moment: str) -> State:
+        """The state at one moment of one step: a copy of its own."""
+        check_moment(moment)
         trace = self.trace
-        if moment not in MOMENTS:
-            raise ValueError(f"expected a moment in {MOMENTS}, got {moment!r}")
         if not 0 <= step < len(trace.steps):
             raise ValueError(f"expected a step in 0..{len(trace.steps) - 1}, got {step}")
         state = self._before(step)
-        for event in trace.steps[step].events:
-            if (moment != "end" and isinstance(event, Finish) and event.reason != "abort") or (
-                moment == "scheduled" and isinstance(event, Schedule)
-            ):
-                if moment == "scheduled" and isinstance(event, Schedule):
-                    for request, num_tokens in event.rows:
-                        state.requests[request].num_scheduled_tokens = num_tokens
-                break
+        events = trace.steps[step].events
+        position = cut(events, moment)
+        for event in events[:position]:
             self._apply(state, event)
+        if moment == "scheduled" and position < len(events):
+            match events[position]:
+                case Schedule(rows):
+                    for request, num_tokens in rows:
+                        state.requests[request].num_scheduled_tokens = num_tokens
         return state
+
+    def states(self, moment: str) -> Iterator[State]:
+        """The state at `moment` of every step in turn: one object that changes, for counting over a whole trace."""
+        check_moment(moment)
+        state = State([RequestState() for _ in self.trace.requests])
+        for step in self.trace.steps:
+            position = cut(step.events, moment)
+            for event in step.events[:position]:
+                self._apply(state, event)
+            yield state
+            for event in step.events[position:]:
+                self._apply(state, event)
 
     def _before(self, step: int) -> State:
         """A fresh copy of the state before `step`."""
