@@ -1,0 +1,83 @@
+"""`Model`: a network with its weights, its tokenizer and what it costs to run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from servelab.model.config import ModelConfig
+from servelab.model.network import Network
+from servelab.model.tokenizer import Tokenizer
+from servelab.ops import Attention, PackedCausalAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A language model that is ready to run.
+
+    name: the catalogue's name, the hub id or the folder it came from.
+    """
+
+    name: str
+    config: ModelConfig
+    network: Network
+    tokenizer: Tokenizer
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations; logits are float32."""
+        return self.network.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.embedding.weight.device
+
+    @property
+    def num_parameters(self) -> int:
+        return self.config.num_parameters
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes that the KV cache keeps for one token in the model's dtype: K and V, all layers."""
+        return self.config.kv_numbers_per_token * self.dtype.itemsize
+
+    @torch.no_grad()
+    def forward(
+        self,
+        token_ids: Tensor | Sequence[int],
+        positions: Tensor | Sequence[int],
+        attention: Attention,
+        logits_rows: Tensor | Sequence[int] | None = None,
+    ) -> Tensor:
+        """One step over T packed tokens. Returns float32 logits [N, V].
+
+        token_ids, positions: [T]. logits_rows: [N] the tokens whose logits are wanted, by default all T.
+        Raises ValueError for a token id outside the vocabulary or a position outside the context.
+        """
+        ids = torch.as_tensor(token_ids, dtype=torch.int64, device=self.device)
+        places = torch.as_tensor(positions, dtype=torch.int64, device=self.device)
+        if ids.dim() != 1 or not len(ids) or ids.shape != places.shape:
+            raise ValueError(
+                f"expected token_ids [T] and positions [T] with T >= 1, "
+                f"got {tuple(ids.shape)} and {tuple(places.shape)}"
+            )
+        check_range("token id", ids, self.config.vocab_size)
+        check_range("position", places, self.config.max_context)
+        rows = None
+        if logits_rows is not None:
+            rows = torch.as_tensor(logits_rows, dtype=torch.int64, device=self.device)
+        logits: Tensor = self.network(ids, places, attention, rows)
+        return logits.float()
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """Logits [T, V] after each token of one sequence, without a cache."""
+        attention = PackedCausalAttention([len(token_ids)])
+        return self.forward(token_ids, range(len(token_ids)), attention)
+
+
+def check_range(what: str, values: Tensor, end: int) -> None:
+    """Raise ValueError unless all values lie in 0..end-1."""
+    low, high = (int(value) for value in torch.aminmax(values))
+    if low < 0 or high >= end:
+        raise ValueError(f"expected every {what} in 0..{end - 1}, got {low if low < 0 else high}")

@@ -1,0 +1,113 @@
+"""The network: a decoder of the Llama family, to be read from the top.
+
+    tokens -> embedding -> L x [ x += attention(norm(x));  x += feed_forward(norm(x)) ] -> norm -> logits
+
+T is the tokens of all sequences of a step, packed behind each other. Who may look at whom, and where keys and
+values are kept, is the affair of the attention object that is passed in (`servelab.ops`); the network knows
+neither batch nor cache. Projections that read the same input are one matrix: q, k and v, and gate and up.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from servelab.model.config import ModelConfig
+from servelab.ops import Attention, rms_norm, rotary_embedding, rotary_frequencies, rotary_tables, silu_and_mul
+
+
+class Network(nn.Module):
+    """Token ids in, logits out."""
+
+    frequencies: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.head.weight = self.embedding.weight
+        # Always float32, on the CPU until the network moves: part of the definition, not of the weights.
+        with torch.device("cpu"):
+            frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
+        """token_ids, positions: [T] int64. rows: the tokens whose logits are wanted. Returns [T or rows, V]."""
+        return self.logits(self.hidden(token_ids, positions, attention), rows)
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """The hidden states after the last layer, before the final norm: [T, E]."""
+        x = self.embedding(token_ids)
+        cos, sin = rotary_tables(positions, self.frequencies, x.dtype)
+        for layer in self.layers:
+            x = layer(x, cos, sin, attention)
+        return x
+
+    def logits(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Final norm and projection to the vocabulary, of the chosen rows only: most of a prefill needs none."""
+        if rows is not None:
+            x = x.index_select(0, rows)
+        return self.head(self.norm(x))
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward, each on the normalised input and added to it."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention = AttentionLayer(config, index)
+        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, attention)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class AttentionLayer(nn.Module):
+    """Project to heads, turn queries and keys by their position, attend, project back."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.num_heads = (config.num_query_heads, config.num_kv_heads, config.num_kv_heads)
+        self.head_dim = config.head_dim
+        q_size = config.num_query_heads * config.head_dim
+        self.qkv = nn.Linear(config.hidden_size, sum(self.num_heads) * config.head_dim, bias=config.qkv_bias)
+        self.output = nn.Linear(q_size, config.hidden_size, bias=config.output_bias)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [T, H + 2G, D]
+        q, k, v = heads.split(self.num_heads, dim=1)  # [T, H, D], [T, G, D], [T, G, D]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotary_embedding(q, cos, sin), rotary_embedding(k, cos, sin)
+        attended = attention(self.index, q, k, v)  # [T, H, D]
+        return self.output(attended.flatten(1))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_and_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(silu_and_mul(self.gate_and_up(x)))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)

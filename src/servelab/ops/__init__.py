@@ -1,0 +1,21 @@
+"""The operators of a language model, and the one place that chooses what computes them."""
+
+from servelab.ops.activation import silu_and_mul
+from servelab.ops.attention import Attention, CachedAttention, PackedCausalAttention
+from servelab.ops.batch import AttentionBatch, KVView
+from servelab.ops.norm import rms_norm
+from servelab.ops.rotary import RopeScaling, rotary_embedding, rotary_frequencies, rotary_tables
+
+__all__ = [
+    "Attention",
+    "AttentionBatch",
+    "CachedAttention",
+    "KVView",
+    "PackedCausalAttention",
+    "RopeScaling",
+    "rms_norm",
+    "rotary_embedding",
+    "rotary_frequencies",
+    "rotary_tables",
+    "silu_and_mul",
+]

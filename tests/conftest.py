@@ -1,0 +1,31 @@
+"""Fixtures that every room shares: the real model, loaded once, and one that is small enough to do anything with."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import pytest
+import torch
+
+from servelab.model import Model
+from servelab.model import toy_model as make_toy_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads():
+    """The course is written for two cores; more threads than cores make small matrices slow."""
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Model:
+    """SmolLM2-135M-Instruct as every chapter uses it, in float32 on the CPU."""
+    from servelab.model import load_model
+
+    return load_model("smollm2-135m", dtype=torch.float32, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="session")
+def toy_model() -> Model:
+    """A random Llama of two layers, 4 query heads and 2 KV heads, with one token a byte."""
+    return make_toy_model()
