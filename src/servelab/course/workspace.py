@@ -40,8 +40,8 @@ class SyncReport:
     """What one `sync` did. Names are relative to the workspace, such as `02_paged_attention.ipynb`.
 
     `added` are new, `updated` were replaced by a new version, `kept` were left as they are. `conflicts` have changes of
-    the learner's and a new version of ours: each maps the learner's notebook to where the new version is. `backups` maps
-    an updated notebook to where the learner's outputs are kept.
+    the learner's and a new version of ours: each maps the learner's notebook to where the new version is. `backups`
+    maps an updated notebook to where the learner's outputs are kept.
     """
 
     added: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ def learner_edition(notebook: NotebookNode | Path | str) -> NotebookNode:
     not changed. Raises ValueError when markers do not pair up, or when a solution at the top level, where a raise would
     stop Run All, has no stub.
     """
-    solved = nbformat.read(notebook, as_version=4) if isinstance(notebook, Path | str) else notebook
+    solved = _read(Path(notebook)) if isinstance(notebook, Path | str) else notebook
     cells = []
     for cell in solved.cells:
         if SOLVED_ONLY in cell.metadata.get("tags", []):
@@ -73,6 +73,11 @@ def learner_edition(notebook: NotebookNode | Path | str) -> NotebookNode:
         cells=cells, metadata={**kept, "servelab": {"edition": "learner"}}
     )
     return learner
+
+
+def _read(path: Path) -> NotebookNode:
+    notebook: NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    return notebook
 
 
 def _stubbed(source: str, cell_id: str) -> str:
@@ -114,8 +119,8 @@ def sync(root: Path | str, workspace: Path | str | None = None) -> SyncReport:
 
     Takes the learner's edition of `root/notebooks/NN_slug.ipynb`, and `root/labs/NN_slug/NN_slug.ipynb`, which is the
     learner's already, as `workspace/labs/NN_slug.ipynb`. Nothing a learner wrote or ran is lost, whatever state the
-    folder is in: with a state file that cannot be read, each notebook that differs counts as the learner's. Each file is
-    written whole or not at all.
+    folder is in: with a state file that cannot be read, each notebook that differs counts as the learner's. Each file
+    is written whole or not at all.
     Raises ValueError when `root` has no notebooks; OSError when the folder cannot be written.
     """
     root = Path(root)
@@ -137,7 +142,7 @@ def _editions(root: Path) -> Iterator[tuple[str, NotebookNode]]:
         yield path.name, learner_edition(path)
     for path in sorted((root / "labs").glob("[0-9][0-9]_*/*.ipynb")):
         if path.stem == path.parent.name:
-            yield f"labs/{path.name}", nbformat.read(path, as_version=4)
+            yield f"labs/{path.name}", _read(path)
 
 
 def _sync_one(folder: Path, name: str, edition: NotebookNode, state: "_State", report: SyncReport) -> None:
@@ -159,7 +164,7 @@ def _sync_one(folder: Path, name: str, edition: NotebookNode, state: "_State", r
             report.backups[name] = backup.relative_to(folder).as_posix()
         state.written(name, new, _write(path, edition))
         report.updated.append(name)
-    elif known.get("offered") == new:  # the learner has been given this version already, and may have deleted it
+    elif new in (known.get("cells"), known.get("offered")):  # nothing new since the learner got it, or was offered it
         report.kept.append(name)
     else:
         beside = _place_for_new(path, known)
@@ -228,7 +233,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass
 class _State:
-    """What we wrote into the workspace: per notebook the hashes of its cells and its bytes, and of a version offered."""
+    """What we wrote into the workspace: for each notebook the hashes of its cells and bytes, and of an offer."""
 
     path: Path
     files: dict[str, dict[str, str]]
