@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 import torch
 
 from servelab.device import ceiling, measured_bandwidth, measured_matmul_flops
@@ -16,14 +15,26 @@ def test_bandwidth_is_kept_and_plausible():
 
 def test_matmul_agrees_with_a_product_timed_here():
     measured = measured_matmul_flops(torch.float32, "cpu")
-    rows = ceiling.CPU_MATRIX_ROWS
+    rows = 512
     left = torch.rand(rows, rows)
     best = float("inf")
     for _ in range(5):
         start = time.perf_counter()
         left @ left
         best = min(best, time.perf_counter() - start)
-    assert measured / (2 * rows**3 / best) == pytest.approx(1, rel=0.9)
+    assert 0.1 < measured / (2 * rows**3 / best) < 10
+
+
+def test_matrices_grow_until_a_product_takes_long_enough(monkeypatch):
+    tried = []
+
+    def seconds(work, device):
+        tried.append(work.args[0].shape[0])
+        return 1e-3 * (tried[-1] / 256) ** 3
+
+    monkeypatch.setattr(ceiling, "_best_seconds", seconds)
+    assert ceiling._matmul_flops.__wrapped__(torch.float32, "cpu") == 2 * 256**3 / 1e-3
+    assert tried == [256, 512, 1024]
 
 
 def test_measuring_stops_when_its_time_is_spent():

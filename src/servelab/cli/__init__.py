@@ -7,7 +7,14 @@ import typer
 from servelab import __version__
 from servelab.translation import _
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=_("Learn how large language models run fast."))
+DEFAULT_PORT = 8888
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help=_("Learn how large language models are made to run fast."),
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -23,6 +30,37 @@ def _options(
     ),
 ) -> None:
     """Hold the options that belong to no command."""
+
+
+@app.command(help=_("Check this machine, line by line, and say how to repair what is wrong."))
+def doctor() -> None:
+    """Print the report; the exit code is 1 when a line is a problem."""
+    import rich
+
+    from servelab.device import doctor as examination
+
+    lines = examination.report()
+    rich.print(examination.table(lines))
+    if any(line.status == "problem" for line in lines):
+        raise typer.Exit(1)
+
+
+@app.command(help=_("Prepare the model and the workspace, then start JupyterLab on the first chapter."))
+def lab(
+    port: int = typer.Option(DEFAULT_PORT, min=1, max=65535, help=_("The port of JupyterLab on this machine.")),
+    browser: bool = typer.Option(True, help=_("Open a browser, or print how to reach a remote machine.")),
+) -> None:
+    """Start the course; what is in the way is said in one sentence, and the exit code is then 1."""
+    from servelab.cli.lab import CannotStart, start
+
+    try:
+        start(port, browser)
+    except CannotStart as reason:
+        typer.echo(f"\n{reason}", err=True)
+        raise typer.Exit(1) from reason
+    except KeyboardInterrupt as stopped:
+        typer.echo(_("\nStopped: run `make lab` to go on."), err=True)
+        raise typer.Exit(130) from stopped
 
 
 def main() -> None:

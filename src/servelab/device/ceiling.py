@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from servelab.device.accelerator import best_device, best_dtype
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 CPU_READ_BYTES = 256 << 20  # larger than any last-level cache, so the bytes come from memory
 GPU_READ_BYTES = 2 << 30
-CPU_MATRIX_ROWS = 1024
-GPU_MATRIX_ROWS = 8192
+FEWEST_ROWS = 256
+MOST_ROWS = 8192
+LONG_ENOUGH_S = 0.02
 
 
 def measured_bandwidth(device: str | None = None) -> float:
@@ -33,8 +35,9 @@ def measured_bandwidth(device: str | None = None) -> float:
 def measured_matmul_flops(dtype: torch.dtype | None = None, device: str | None = None) -> float:
     """Return the floating point operations per second of a square matrix product on `device`.
 
-    `dtype` defaults to `best_dtype(device)`. A product of two [N, N] matrices counts 2 N^3 operations; the best
-    of several is taken. Measured once per process, device and dtype.
+    `dtype` defaults to `best_dtype(device)`. A product of two [N, N] matrices counts 2 N^3 operations. N doubles
+    from 256 until one product takes 20 ms: large enough for the ceiling, and quick where bfloat16 is emulated.
+    The best of several is taken. Measured once per process, device and dtype.
     """
     device = best_device() if device is None else device
     return _matmul_flops(best_dtype(device) if dtype is None else dtype, device)
@@ -53,9 +56,13 @@ def _bandwidth(device: str) -> float:
 def _matmul_flops(dtype: torch.dtype, device: str) -> float:
     import torch
 
-    rows = GPU_MATRIX_ROWS if device.startswith("cuda") else CPU_MATRIX_ROWS
-    left = torch.ones(rows, rows, dtype=torch.float32, device=device).to(dtype)
-    return 2 * rows**3 / _best_seconds(lambda: left @ left, device)
+    rows = FEWEST_ROWS
+    while True:
+        left = torch.ones(rows, rows, dtype=torch.float32, device=device).to(dtype)
+        seconds = _best_seconds(partial(torch.matmul, left, left), device)
+        if seconds > LONG_ENOUGH_S or rows == MOST_ROWS:
+            return float(2 * rows**3 / seconds)
+        rows *= 2
 
 
 def _best_seconds(work: Callable[[], object], device: str, passes: int = 5, budget_s: float = 0.6) -> float:
