@@ -37,7 +37,7 @@ class BuildError(Exception):
     """A chapter that cannot be published; the message says which cell and why."""
 
 
-def sources(folder: Path = NOTEBOOKS) -> list[Path]:
+def sources(folder: Path) -> list[Path]:
     return sorted((folder / "source").glob("[0-9][0-9]_*.py"))
 
 
@@ -280,7 +280,7 @@ def differences(source: Path) -> list[str]:
     return found
 
 
-def orphans(folder: Path = NOTEBOOKS) -> list[str]:
+def orphans(folder: Path) -> list[str]:
     """Notebooks that no source makes."""
     made = {notebook_path(source).name for source in sources(folder)}
     return [f"{path.name} has no source" for path in sorted(folder.glob("*.ipynb")) if path.name not in made]
@@ -296,12 +296,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--draft", action="store_true", help="report form and time budget, but do not fail on them")
     options = parser.parse_args(arguments)
     wanted = tuple(options.chapters)
-    chosen = [source for source in sources() if not wanted or source.stem.startswith(wanted)]
+    chosen = [source for source in sources(NOTEBOOKS) if not wanted or source.stem.startswith(wanted)]
     if not chosen:
         print(f"No source for {', '.join(wanted) or 'any chapter'} in {NOTEBOOKS / 'source'}", file=sys.stderr)
         return 1
     if options.check:
-        found = [problem for source in chosen for problem in problems(source)] + orphans()
+        found = [problem for source in chosen for problem in problems(source)] + orphans(NOTEBOOKS)
         print("\n".join(found) if found else f"{len(chosen)} notebooks are fresh and keep the form")
         return 1 if found else 0
     failed = False
