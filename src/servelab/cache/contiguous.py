@@ -4,10 +4,12 @@ Each request gets one unbroken range of slots when it starts, long enough for al
 neither grow nor move, so memory is lost inside the ranges (reserved, never used) and between them (holes).
 """
 
+from servelab.costs import holes
+
 RESERVES = ("max", "exact")
 
 
-class OutOfSlots(RuntimeError):  # noqa: N818 - it names a state of the pool, as `OutOfBlocks` does
+class OutOfSlots(RuntimeError):
     """No hole is long enough. `needed`, `free` and `largest` (the longest hole) count slots."""
 
     def __init__(self, needed: int, free: int, largest: int) -> None:
@@ -64,12 +66,7 @@ class ContiguousCacheManager:
 
     def holes(self) -> list[range]:
         """The runs of free slots, from the start of the pool to its end."""
-        holes, start = [], 0
-        for taken in sorted(self._ranges.values(), key=lambda slots: slots.start):
-            holes.append(range(start, taken.start))
-            start = taken.stop
-        holes.append(range(start, self.num_slots))
-        return [hole for hole in holes if hole]
+        return [range(start, start + length) for start, length in holes(self.num_slots, self._taken())]
 
     def num_missing(self, request_id: str, num_tokens_total: int) -> int:
         """Slots in a row that the request still lacks: 0 once it holds a range that is long enough."""
@@ -119,15 +116,16 @@ class ContiguousCacheManager:
         return [self.slot(request_id, position) for position in range(start, stop)]
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError when ranges overlap, leave the pool, or holes and ranges do not add up to it."""
-        end = 0
-        for slots in sorted(self._ranges.values(), key=lambda slots: slots.start):
-            if slots.start < end or slots.stop > self.num_slots or not slots:
-                raise RuntimeError(f"the range {slots} overlaps another one or leaves the pool of {self.num_slots}")
-            end = slots.stop
-        in_holes = sum(len(hole) for hole in self.holes())
+        """Raise RuntimeError when two ranges overlap, one leaves the pool, or holes and ranges do not add up to it."""
+        try:
+            in_holes = sum(len(hole) for hole in self.holes())
+        except ValueError as error:
+            raise RuntimeError(f"two requests share slots, or one left the pool: {error}") from None
         if in_holes != self.num_free:
             raise RuntimeError(f"the holes have {in_holes} slots, {self.num_free} are free")
+
+    def _taken(self) -> list[tuple[int, int]]:
+        return [(slots.start, len(slots)) for slots in self._ranges.values()]
 
     def _length_for(self, num_tokens_total: int) -> int:
         if num_tokens_total < 1:

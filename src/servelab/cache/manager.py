@@ -7,6 +7,7 @@ A block table maps logical to physical: token `position` of a request lies in th
 from collections import Counter
 
 from servelab.cache.pool import BlockPool, OutOfBlocks
+from servelab.costs import blocks_needed
 
 
 class KVCacheManager:
@@ -43,13 +44,9 @@ class KVCacheManager:
         """The requests that hold blocks."""
         return list(self._tables)
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that `num_tokens` tokens fill or begin: the quotient rounded up, so 8 tokens fill 2 blocks of 4."""
-        return -(-num_tokens // self.block_size)
-
     def num_missing(self, request_id: str, num_tokens: int) -> int:
         """Blocks that the request still lacks for `num_tokens` tokens in all."""
-        return max(0, self.num_blocks_for(num_tokens) - len(self._tables.get(request_id, [])))
+        return max(0, blocks_needed(num_tokens, self.block_size) - len(self._tables.get(request_id, [])))
 
     def can_allocate(self, request_id: str, num_tokens: int) -> bool:
         """Whether `allocate` with the same arguments would succeed now."""

@@ -6,7 +6,7 @@ The pool knows block numbers only. It knows neither requests (`manager.py`) nor 
 from collections import deque
 
 
-class OutOfBlocks(RuntimeError):  # noqa: N818 - it names a state of the pool, as the scheduler reads it
+class OutOfBlocks(RuntimeError):
     """More blocks were asked for than are free. `needed` and `free` count blocks."""
 
     def __init__(self, needed: int, free: int) -> None:

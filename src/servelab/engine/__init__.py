@@ -1,5 +1,8 @@
 """The engine: requests in, tokens out, and a trace of every decision."""
 
 from servelab.engine.allocation import allocation_trace
+from servelab.engine.config import EngineConfig
+from servelab.engine.engine import Engine
+from servelab.engine.output import RequestMetrics, RequestOutput
 
-__all__ = ["allocation_trace"]
+__all__ = ["Engine", "EngineConfig", "RequestMetrics", "RequestOutput", "allocation_trace"]

@@ -15,7 +15,7 @@ from servelab.trace.event import (
     Wait,
 )
 from servelab.trace.occupancy import Slot, Waste, occupancy, waste
-from servelab.trace.record import RequestRecord, StepRecord, Trace
+from servelab.trace.record import RequestRecord, StepRecord, Trace, token_texts
 from servelab.trace.replay import RequestState, State
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "Wait",
     "Waste",
     "occupancy",
+    "token_texts",
     "waste",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from servelab.costs import holes
 from servelab.trace.event import Finish, Preempt, Schedule, Wait
 from servelab.trace.record import Trace
 from servelab.trace.replay import RequestState, State
@@ -126,11 +127,9 @@ def _is_scattered(trace: Trace, state: State, step: int) -> bool:
     refused = [event for event in trace.steps[step].events if isinstance(event, Wait) and event.reason == "no_memory"]
     if trace.kv_cache != "contiguous" or not refused:
         return False
-    taken = sorted(request.reservation for request in state.requests if request.reservation)
-    starts = [start for start, _ in taken] + [trace.num_slots]
-    stops = [0] + [start + num_slots for start, num_slots in taken]
-    holes = [start - stop for start, stop in zip(starts, stops, strict=True)]
-    return max(holes) < refused[0].needed <= sum(holes)
+    taken = [request.reservation for request in state.requests if request.reservation]
+    lengths = [length for _, length in holes(trace.num_slots, taken)]
+    return max(lengths, default=0) < refused[0].needed <= sum(lengths)
 
 
 class _FinalLengths:
