@@ -11,6 +11,8 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from servelab.course.workspace import learner_edition
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -81,6 +83,14 @@ def test_a_cell_is_named_by_its_author_or_by_its_text(build, make_source):
     assert ids[3].startswith("markdown-")
     moved = make_source('# %%\n2\n\n# %% id="mine"\n1\n')
     assert build.read_source(moved).cells[0].id == ids[1]
+
+
+def test_the_learners_edition_of_a_built_notebook_runs_to_its_end(build, built, tmp_path):
+    notebook = learner_edition(build.notebook_path(built))
+    build.execute(notebook, folder=tmp_path, solved=False)
+    assert "not done yet" in text(notebook, "check-double")
+    assert "'solved'" not in json.dumps(notebook)
+    assert [cell.id for cell in notebook.cells] == [cell.id for cell in read(built).cells]
 
 
 @pytest.mark.parametrize("header", ['id="a b"', 'id="twice"\n1\n\n# %% id="twice"', 'id=""'])
