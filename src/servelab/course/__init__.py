@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from servelab.course.hardware import machine
     from servelab.course.picture import show
     from servelab.course.prediction import predict, reveal
-    from servelab.course.question import quiz
     from servelab.course.primer import readiness
+    from servelab.course.question import quiz
     from servelab.course.selftest import check, hint
     from servelab.course.word import glossary, own_words
 

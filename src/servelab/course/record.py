@@ -67,6 +67,15 @@ class Record:
             self._save(data)
         return entry
 
+    def replace(self, section: str, key: str, entry: dict[str, Any]) -> None:
+        """Save `entry` in place of what was there."""
+
+        def change(old: dict[str, Any]) -> None:
+            old.clear()
+            old.update(entry)
+
+        self.update(section, key, change)
+
     @property
     def seed(self) -> int:
         """The learner's seed: ``SERVELAB_SEED``, else the one in the file, drawn at first use; 0 when solved."""

@@ -1,0 +1,101 @@
+"""Shows a figure or a widget with its sentence; in the solved edition as a picture with alternative text."""
+
+import base64
+from html import escape
+from typing import Any
+
+from servelab.course.markup import block, inline
+from servelab.course.record import solved_edition
+from servelab.translation import _
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def show(thing: Any, sentence: str | None = None, alt: str | None = None) -> None:
+    """Show a Plotly figure or a widget of ours (or text, as Markdown) with the sentence its reader can say afterwards.
+
+    `sentence` and `alt` default to the widget's own. In the solved edition the output is one picture (`image/png`,
+    and `text/html` with the picture, `alt` and the sentence), so that GitHub, a PDF and a reader without a kernel
+    see it. ValueError when a figure has no alternative text there, or when `thing` cannot be shown.
+    """
+    from servelab.course.display import publish, show_html, widget_bundle
+
+    words, description = _texts(thing, sentence, alt)
+    if isinstance(thing, str):
+        show_html(block(thing), thing)
+    elif solved_edition() and (_is_figure(thing) or hasattr(thing, "static_figure")):
+        publish(_picture(thing if _is_figure(thing) else thing.static_figure(), words, description))
+    elif _is_figure(thing):
+        publish(_figure_bundle(thing, description))
+        if words or description:
+            show_html(_caption(words, description), words)
+    elif hasattr(thing, "model_id"):
+        publish(widget_bundle(thing, description or words))
+        if words and words != getattr(thing, "sentence", None):
+            show_html(_caption(words, ""), words)
+    else:
+        from IPython.display import display
+
+        display(thing)  # type: ignore[no-untyped-call]
+
+
+def live_children(thing: Any) -> list[Any]:
+    """Return widgets that show `thing` inside a fold."""
+    from ipywidgets import HTML, Output
+
+    words, description = _texts(thing, None, None)
+    if hasattr(thing, "model_id"):
+        return [thing]
+    if isinstance(thing, str):
+        return [HTML(f'<div class="servelab-caption">{block(thing)}</div>')]
+    output = Output()
+    if _is_figure(thing):
+        bundle = _figure_bundle(thing, description)
+        output.outputs = ({"output_type": "display_data", "data": bundle, "metadata": {}},)
+        return [output, HTML(_caption(words, description))] if words or description else [output]
+    output.append_display_data(thing)
+    return [output]
+
+
+def _is_figure(thing: Any) -> bool:
+    return hasattr(thing, "to_plotly_json") and not hasattr(thing, "model_id")
+
+
+def _texts(thing: Any, sentence: str | None, alt: str | None) -> tuple[str, str]:
+    """The sentence and the alternative text; a figure may carry its own in `layout.meta`."""
+    own: dict[str, Any] = {}
+    if _is_figure(thing) and isinstance(thing.layout.meta, dict):
+        own = thing.layout.meta
+    words = sentence if sentence is not None else own.get("sentence", getattr(thing, "sentence", "")) or ""
+    description = alt if alt is not None else own.get("alt", getattr(thing, "alt", "")) or words
+    return str(words), str(description)
+
+
+def _figure_bundle(figure: Any, description: str) -> dict[str, Any]:
+    import json
+
+    data = json.loads(figure.to_json())
+    data["config"] = {"displaylogo": False, "responsive": True}
+    return {PLOTLY: data, "text/plain": description or _("A figure.")}
+
+
+def _picture(figure: Any, words: str, description: str) -> dict[str, Any]:
+    if not description:
+        raise ValueError("expected alt or a sentence for a figure in the solved edition, got neither")
+    png = figure.to_image(format="png", scale=2)
+    encoded = base64.b64encode(png).decode("ascii")
+    caption = f"<figcaption>{inline(words)}</figcaption>" if words else ""
+    picture = f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+    return {
+        "image/png": encoded,
+        "text/html": f'<figure style="margin:0">{picture}{caption}</figure>',
+        "text/plain": description,
+    }
+
+
+def _caption(words: str, description: str) -> str:
+    hidden = ""
+    if description and description != words:
+        style = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)"
+        hidden = f'<span class="servelab-hidden" style="{style}">{escape(description)}</span>'
+    return f'<p class="servelab-caption" style="max-width:46rem">{hidden}{inline(words)}</p>'

@@ -1,0 +1,122 @@
+"""A result that is open: prediction and result side by side, the gap, why, and the figures that belong to it."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from servelab.course.content.form import Prediction
+from servelab.course.markup import block, fill, inline, number
+from servelab.course.prediction import Outcome, answer_html
+from servelab.translation import _
+
+
+def unfold(result: Outcome, entry: Mapping[str, Any], shown: tuple[Any, ...]) -> list[Any]:
+    """Return the widgets of an open result: what came out, what was shown, why."""
+    from servelab.course.card import Card
+    from servelab.course.picture import live_children
+
+    numbers, why = comparison(result, entry), explanation(result, entry)
+    if not shown:
+        return [Card(_view(numbers + why))]
+    children = [child for thing in shown for child in live_children(thing)]
+    return [Card(_view(numbers)), *children, Card({"label": _("Why"), "eyebrow": _("Why"), "body": why})]
+
+
+def _view(body: str) -> dict[str, Any]:
+    return {"tone": "result", "label": _("Result"), "eyebrow": _("Result"), "body": body}
+
+
+def show_solved(result: Outcome, shown: tuple[Any, ...]) -> None:
+    """Show the result, the figures and why as a reader of the solved edition sees them."""
+    from servelab.course.display import box, details, show_html
+    from servelab.course.picture import show
+
+    value = answer_html(result.question, result.actual)
+    body = f"<p>{escape(result_label(result.question))}: <strong>{value}</strong></p>" + explanation(result, {})
+    words = f"{result_label(result.question)}: {result.values['actual']}. {result.explanation()}"
+    show_html(box("", details(_("Result"), body, is_open=True), "result"), words)
+    for thing in shown:
+        show(thing)
+
+
+def result_label(question: Prediction) -> str:
+    """What the result is called; a measured one names its machine."""
+    if question.how == "measured":
+        from servelab.course.hardware import machine
+
+        return _("Measured on {machine}").format(machine=machine())
+    return _("Calculated") if question.how == "calculated" else _("Counted")
+
+
+def comparison(result: Outcome, entry: Mapping[str, Any]) -> str:
+    """Return prediction, result and ratio as HTML; without a prediction only the result."""
+    question = result.question
+    rows = []
+    if "value" in entry:
+        rows.append((_("You predicted"), answer_html(question, entry["value"])))
+    rows.append((result_label(question), answer_html(question, result.actual)))
+    if "value" in entry and not question.choices:
+        predicted, actual = float(entry["value"]), float(result.actual)
+        if predicted and actual:
+            rows.append((_("Ratio, result to prediction"), escape(number(actual / predicted))))
+    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{value}</dd></div>" for label, value in rows)
+    small = " servelab-choices" if question.choices else ""
+    return f'<dl class="servelab-numbers{small}">{cells}</dl>' + block(verdict(result, entry))
+
+
+def verdict(result: Outcome, entry: Mapping[str, Any]) -> str:
+    """Return, as Markdown, how near the prediction was and what a gap usually comes from; "" without one."""
+    question = result.question
+    if entry.get("skipped"):
+        return _("You skipped this prediction.")
+    if "value" not in entry:
+        return ""
+    if question.choices:
+        return _("**Right.**") if entry["value"] == result.actual else _("**Not this one.**")
+    predicted, actual = float(entry["value"]), float(result.actual)
+    if predicted == actual:
+        return _("**Exactly right.**")
+    if predicted * actual <= 0:
+        return _("**The result is {difference} away from your prediction.**").format(
+            difference=number(abs(actual - predicted))
+        )
+    ratio = actual / predicted
+    if 1 / question.close <= ratio <= question.close:
+        return _("**Close.**")
+    words = _("**Too low, by a factor of {factor}.**") if ratio > 1 else _("**Too high, by a factor of {factor}.**")
+    gap = question.too_low if ratio > 1 else question.too_high
+    values = {**result.values, "predicted": predicted, "ratio": ratio}
+    return f"{words.format(factor=number(max(ratio, 1 / ratio)))} {fill(gap, values, question.id)}".strip()
+
+
+def explanation(result: Outcome, entry: Mapping[str, Any]) -> str:
+    """Return the explanation as HTML, with why for each choice."""
+    question = result.question
+    rows = [
+        why_row(
+            inline(choice.text),
+            inline(result.why(choice.key)),
+            choice.key == result.actual,
+            choice.key == entry.get("value"),
+        )
+        for choice in question.choices
+    ]
+    return block(result.explanation()) + why_list(rows)
+
+
+def why_list(rows: list[str]) -> str:
+    """Return rows of `why_row` as a list."""
+    return f'<ul class="servelab-why">{"".join(rows)}</ul>' if rows else ""
+
+
+def why_row(text: str, why: str, right: bool, chosen: bool) -> str:
+    """Return an option and its reason (both Markdown) as HTML; right or wrong is said in words, not by colour alone."""
+    marks = {
+        (True, True): _("Right, your choice"),
+        (True, False): _("Right"),
+        (False, True): _("Your choice, wrong"),
+        (False, False): _("Wrong"),
+    }
+    kind = "servelab-right" if right else "servelab-chosen-wrong" if chosen else "servelab-other"
+    mark = f'<span class="servelab-mark">{escape(marks[right, chosen])}</span>'
+    return f'<li class="{kind}"><p>{mark} · {inline(text)}</p><p>{inline(why)}</p></li>'
