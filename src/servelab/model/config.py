@@ -7,7 +7,7 @@ from typing import Any
 from servelab.ops import RopeScaling
 
 
-class UnsupportedModel(ValueError):  # noqa: N818
+class UnsupportedModel(ValueError):
     """The model needs something that this network does not have; the message names it."""
 
 
@@ -67,11 +67,6 @@ class ModelConfig:
         mlp = 3 * E * self.intermediate_size + self.mlp_bias * (2 * self.intermediate_size + E)
         embeddings = self.vocab_size * E * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * (attention + mlp + 2 * E) + E + embeddings
-
-    @property
-    def kv_numbers_per_token(self) -> int:
-        """Numbers that the KV cache keeps for one token: K and V, all layers."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any]) -> "ModelConfig":

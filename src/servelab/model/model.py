@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from servelab.costs import ModelSpec, kv_cache_bytes_per_token
 from servelab.model.config import ModelConfig
 from servelab.model.network import Network
 from servelab.model.tokenizer import Tokenizer
@@ -40,7 +41,26 @@ class Model:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that the KV cache keeps for one token in the model's dtype: K and V, all layers."""
-        return self.config.kv_numbers_per_token * self.dtype.itemsize
+        return kv_cache_bytes_per_token(self.spec, self.dtype.itemsize)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The shapes that `servelab.costs` computes bytes and FLOPs from."""
+        config = self.config
+        return ModelSpec(
+            name=self.name,
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+            num_query_heads=config.num_query_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+            num_parameters=config.num_parameters,
+            max_context=config.max_context,
+            intermediate_size=config.intermediate_size,
+            tied_embeddings=config.tie_word_embeddings,
+            source="config.json",
+        )
 
     @torch.no_grad()
     def forward(

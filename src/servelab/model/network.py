@@ -39,7 +39,7 @@ class Network(nn.Module):
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """The hidden states after the last layer, before the final norm: [T, E]."""
-        x = self.embedding(token_ids)
+        x: Tensor = self.embedding(token_ids)
         cos, sin = rotary_tables(positions, self.frequencies, x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin, attention)
@@ -49,7 +49,8 @@ class Network(nn.Module):
         """Final norm and projection to the vocabulary, of the chosen rows only: most of a prefill needs none."""
         if rows is not None:
             x = x.index_select(0, rows)
-        return self.head(self.norm(x))
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
 
 class Layer(nn.Module):
@@ -64,7 +65,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin, attention)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.feed_forward(self.feed_forward_norm(x))
+        return x
 
 
 class AttentionLayer(nn.Module):
@@ -88,7 +90,8 @@ class AttentionLayer(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotary_embedding(q, cos, sin), rotary_embedding(k, cos, sin)
         attended = attention(self.index, q, k, v)  # [T, H, D]
-        return self.output(attended.flatten(1))
+        projected: Tensor = self.output(attended.flatten(1))
+        return projected
 
 
 class FeedForward(nn.Module):
@@ -100,7 +103,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(silu_and_mul(self.gate_and_up(x)))
+        projected: Tensor = self.down(silu_and_mul(self.gate_and_up(x)))
+        return projected
 
 
 class RMSNorm(nn.Module):

@@ -1,7 +1,11 @@
 """Text to token ids and back."""
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import tokenizers
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -48,3 +52,87 @@ class ByteTokenizer:
 
     def chat(self, messages: Messages) -> str:
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
+
+
+class PretrainedTokenizer:
+    """The tokenizer of a model folder: `tokenizer.json`, read by the tokenizers library, and a chat template.
+
+    The template is Jinja; it runs in the sandbox that cannot reach outside its own values.
+    Raises ValueError when `tokenizer.json` is missing or cut off.
+    """
+
+    def __init__(self, folder: Path, eos_token_ids: Sequence[int] = ()) -> None:
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise ValueError(f"expected tokenizer.json in {folder}, got no such file")
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare exceptions
+            raise ValueError(f"expected a whole tokenizer.json, got another file at {path}: {error}") from None
+        settings_path = folder / "tokenizer_config.json"
+        settings = json.loads(settings_path.read_text(encoding="utf-8")) if settings_path.exists() else {}
+        self.special_tokens = {
+            name: value["content"] if isinstance(value, dict) else value
+            for name, value in settings.items()
+            if name in ("bos_token", "eos_token", "pad_token", "unk_token") and value
+        }
+        own_end = self.tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
+        self.eos_token_ids = tuple(dict.fromkeys((*eos_token_ids, *(() if own_end is None else (own_end,)))))
+        self.chat_template = read_chat_template(folder, settings)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.tokenizer.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`. The start token, where the model has one, is added unless `text` begins with it."""
+        start = self.special_tokens.get("bos_token")
+        add_special_tokens = not (start and text.startswith(start))
+        return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def token_text(self, token_id: int) -> str:
+        piece = self.tokenizer.id_to_token(token_id)
+        if piece is None:
+            raise ValueError(f"expected a token id in 0..{self.vocab_size - 1}, got {token_id}")
+        text = str(self.tokenizer.decode([token_id], skip_special_tokens=False))
+        # SentencePiece drops the space before the first token of a text; on its own every token is the first.
+        return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
+
+    def chat(self, messages: Messages) -> str:
+        """See `Tokenizer`. Raises ValueError when the model has no chat template or the template refuses."""
+        if self.chat_template is None:
+            raise ValueError("expected a model with a chat template, got one that only continues text")
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        environment.globals["raise_exception"] = refuse
+        try:
+            template = environment.from_string(self.chat_template)
+            return template.render(messages=list(messages), add_generation_prompt=True, **self.special_tokens)
+        except TemplateError as error:
+            raise ValueError(f"expected messages that the model's chat template accepts, got: {error}") from None
+
+
+def read_chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template of `chat_template.jinja`, or the one (or the default of several) in `tokenizer_config.json`."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = next((item["template"] for item in template if item["name"] == "default"), None)
+    return template
+
+
+def refuse(message: str) -> NoReturn:
+    """What a chat template calls when it does not accept the messages."""
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
