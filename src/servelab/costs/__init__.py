@@ -26,12 +26,14 @@ from servelab.costs.step import (
     prefill_seconds,
     weight_bytes_read,
 )
+from servelab.costs.workload import RequestLength, workload
 
 __all__ = [
     "GPU_SPECS",
     "MODEL_SPECS",
     "GPUSpec",
     "ModelSpec",
+    "RequestLength",
     "Roofline",
     "arithmetic_intensity",
     "blocks_needed",
@@ -49,4 +51,5 @@ __all__ = [
     "requests_that_fit",
     "weight_bytes",
     "weight_bytes_read",
+    "workload",
 ]
