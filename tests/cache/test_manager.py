@@ -1,0 +1,258 @@
+"""`KVCacheManager`: tables at block boundaries, all or nothing, and thousands of orders against a naive model."""
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from servelab.cache import KVCacheManager, OutOfBlocks
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_blocks"), [(1, 1), (3, 1), (4, 1), (5, 2), (7, 2), (8, 2), (9, 3), (12, 3), (13, 4)]
+)
+def test_a_table_covers_its_tokens_and_no_block_more(num_tokens, num_blocks):
+    manager = KVCacheManager(num_blocks=8, block_size=4)
+    assert len(manager.allocate("A", num_tokens)) == num_blocks
+
+
+def test_a_last_block_may_be_full():
+    """8 tokens in blocks of 4: 4 lie in the last block, and token 7 in its last slot [MinivLLM#87]."""
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("other", 1)
+    manager.allocate("A", 8)
+    table = manager.block_table("A")
+    assert len(table) == 2
+    assert manager.slot("A", 7) == table[1] * 4 + 3
+    assert manager.allocate("A", 8) == []
+    assert len(manager.allocate("A", 9)) == 1
+
+
+def test_blocks_of_one_token_work():
+    """Block size 1 is the contiguous case's neighbour: every token begins a block [MinivLLM#87]."""
+    manager = KVCacheManager(num_blocks=3, block_size=1)
+    manager.allocate("A", 2)
+    manager.allocate("B", 1)
+    assert manager.slots("A", 0, 2) == manager.block_table("A") == [0, 1]
+    assert not manager.can_allocate("A", 3)
+
+
+def test_the_example_by_hand():
+    """Block size 4, A has 7 prompt tokens and B has 2: A's 8th token fits its last block, the 9th takes a new one."""
+    manager = KVCacheManager(num_blocks=6, block_size=4)
+    assert manager.allocate("A", 7) == [0, 1]
+    assert manager.allocate("B", 2) == [2]
+    assert manager.allocate("A", 8) == []
+    assert manager.allocate("A", 9) == [3]
+    assert manager.block_table("A") == [0, 1, 3]
+    assert manager.slots("A", 6, 9) == [6, 7, 12]
+    assert manager.num_free_blocks == 2
+
+
+def test_freed_blocks_return_with_the_last_one_first():
+    manager = KVCacheManager(num_blocks=3, block_size=4)
+    manager.allocate("A", 12)
+    assert manager.free("A") == [2, 1, 0]
+    assert manager.allocate("B", 12) == [2, 1, 0]
+
+
+def test_allocation_is_all_or_nothing():
+    manager = KVCacheManager(num_blocks=3, block_size=4)
+    manager.allocate("A", 4)
+    with pytest.raises(OutOfBlocks, match="needed 3 free blocks, got 2"):
+        manager.allocate("B", 12)
+    assert manager.num_free_blocks == 2
+    assert manager.request_ids == ["A"]
+    manager.check_integrity()
+
+
+def test_a_request_freed_twice_gives_nothing_back_the_second_time():
+    """The free count equals the number of distinct free blocks, however often a request is freed [vllm#1556]."""
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 9)
+    manager.allocate("B", 1)
+    assert len(manager.free("A")) == 3
+    assert manager.free("A") == []
+    assert manager.num_free_blocks == len(set(manager.pool._free)) == 3
+    manager.check_integrity()
+
+
+def test_a_shorter_length_takes_no_block_away():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 9)
+    assert manager.allocate("A", 2) == []
+    assert len(manager.block_table("A")) == 3
+
+
+def test_a_table_is_handed_out_as_a_copy():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 4)
+    manager.block_table("A").append(3)
+    assert manager.block_table("A") == [0]
+
+
+@pytest.mark.parametrize("position", [-1, 8, 100])
+def test_a_position_outside_the_table_is_refused(position):
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 5)
+    with pytest.raises(ValueError, match=rf"expected a position in 0..7 of request 'A', got {position}"):
+        manager.slot("A", position)
+
+
+def test_an_unknown_request_has_no_table():
+    with pytest.raises(ValueError, match="expected a request that holds blocks, got 'B'"):
+        KVCacheManager(4, 4).block_table("B")
+
+
+def test_sizes_and_lengths_below_one_are_refused():
+    with pytest.raises(ValueError, match="expected block_size >= 1, got 0"):
+        KVCacheManager(4, 0)
+    with pytest.raises(ValueError, match="expected num_tokens >= 1, got 0"):
+        KVCacheManager(4, 4).allocate("A", 0)
+
+
+def test_check_integrity_names_a_block_in_two_tables():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 4)
+    manager.allocate("B", 4)
+    manager._tables["B"].append(0)
+    with pytest.raises(RuntimeError, match="block 0 is in 2 tables, its reference count is 1"):
+        manager.check_integrity()
+
+
+def test_check_integrity_names_a_block_that_no_table_has():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 8)
+    manager._tables["A"].pop()
+    with pytest.raises(RuntimeError, match="block 1 is in 0 tables, its reference count is 1"):
+        manager.check_integrity()
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """The model: how many tokens each request has, and a memory in which each writes its own.
+
+    Whoever reads back a token of another request, or none, shares or has lost a block.
+    """
+
+    manager_type = KVCacheManager
+    num_blocks = 7
+    requests = st.sampled_from("ABCDE")
+
+    @staticmethod
+    def blocks(num_tokens: int, block_size: int) -> int:
+        return len(range(0, num_tokens, block_size))
+
+    def __init__(self):
+        super().__init__()
+        self.manager = None
+
+    @precondition(lambda self: self.manager is None)
+    @rule(block_size=st.integers(1, 5))
+    def start(self, block_size):
+        self.block_size = block_size
+        self.manager = self.manager_type(self.num_blocks, block_size)
+        self.lengths: dict[str, int] = {}
+        self.memory: dict[int, tuple[str, int]] = {}
+
+    @precondition(lambda self: self.manager is not None)
+    @rule(request=requests, grow=st.integers(1, 12))
+    def allocate(self, request, grow):
+        old = self.lengths.get(request, 0)
+        new = old + grow
+        missing = self.blocks(new, self.block_size) - self.blocks(old, self.block_size)
+        fits = missing <= self.num_blocks - self.num_used()
+        assert self.manager.can_allocate(request, new) == fits
+        if not fits:
+            with pytest.raises(OutOfBlocks):
+                self.manager.allocate(request, new)
+            return
+        assert len(self.manager.allocate(request, new)) == missing
+        self.lengths[request] = new
+        for position, slot in enumerate(self.manager.slots(request, old, new), start=old):
+            self.memory[slot] = (request, position)
+
+    @precondition(lambda self: self.manager is not None and self.lengths)
+    @rule(data=st.data())
+    def append_one(self, data):
+        self.allocate(data.draw(st.sampled_from(sorted(self.lengths))), 1)
+
+    @precondition(lambda self: self.manager is not None)
+    @rule(request=requests)
+    def free(self, request):
+        held = self.blocks(self.lengths.pop(request, 0), self.block_size)
+        freed = self.manager.free(request)
+        assert len(freed) == len(set(freed)) == held
+
+    @precondition(lambda self: self.manager is not None)
+    @invariant()
+    def nothing_leaks_and_nothing_is_shared(self):
+        self.manager.check_integrity()
+        assert self.manager.num_free_blocks == self.num_blocks - self.num_used()
+        assert sorted(self.manager.request_ids) == sorted(self.lengths)
+        for request, length in self.lengths.items():
+            slots = self.manager.slots(request, 0, length)
+            assert [self.memory[slot] for slot in slots] == [(request, position) for position in range(length)]
+
+    def num_used(self) -> int:
+        return sum(self.blocks(length, self.block_size) for length in self.lengths.values())
+
+
+TestManagerMachine = ManagerMachine.TestCase
+TestManagerMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# The first counterexample will do: no shrinking, and the same ones every time.
+PLANTED = settings(max_examples=100, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+
+
+class ForgetsOneBlock(KVCacheManager):
+    """Planted: free gives back all blocks but the first."""
+
+    def free(self, request_id):
+        blocks = self._tables.pop(request_id, [])[::-1]
+        for block in blocks[:-1]:
+            self.pool.free(block)
+        return blocks
+
+
+class AddsABlockAtTheBoundary(KVCacheManager):
+    """Planted: tokens // block_size + 1 blocks, which is one too many at multiples of the block size."""
+
+    def num_missing(self, request_id, num_tokens):
+        return max(0, num_tokens // self.block_size + 1 - len(self._tables.get(request_id, [])))
+
+
+class ForgetsTheLastBlock(KVCacheManager):
+    """Planted: tokens // block_size blocks, right at multiples of the block size only."""
+
+    def num_missing(self, request_id, num_tokens):
+        return max(0, num_tokens // self.block_size - len(self._tables.get(request_id, [])))
+
+
+class SharesABlock(KVCacheManager):
+    """Planted: the freed block that comes back first keeps its place in the old table."""
+
+    def free(self, request_id):
+        blocks = super().free(request_id)
+        if len(blocks) > 1:
+            self._tables[request_id] = blocks[:1]
+        return blocks
+
+
+class TakesBlocksBeforeItRefuses(KVCacheManager):
+    """Planted: an allocation that fails keeps what it took."""
+
+    def allocate(self, request_id, num_tokens):
+        new = [self.pool.allocate() for _ in range(self.num_missing(request_id, num_tokens))]
+        self._tables.setdefault(request_id, []).extend(new)
+        return new
+
+
+@pytest.mark.parametrize(
+    "manager_type",
+    [ForgetsOneBlock, AddsABlockAtTheBoundary, ForgetsTheLastBlock, SharesABlock, TakesBlocksBeforeItRefuses],
+)
+def test_the_machine_catches_a_planted_fault(manager_type):
+    machine = type("Planted", (ManagerMachine,), {"manager_type": manager_type})
+    with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
+        run_state_machine_as_test(machine, settings=PLANTED)

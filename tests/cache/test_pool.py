@@ -1,0 +1,174 @@
+"""`BlockPool`: counts, order, errors, and thousands of orders of allocate, acquire and free against a naive model."""
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from servelab.cache import BlockPool, OutOfBlocks
+
+
+def test_a_new_pool_hands_out_its_blocks_in_order():
+    pool = BlockPool(3)
+    assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
+    assert (pool.num_free, pool.num_referenced) == (0, 3)
+
+
+def test_the_block_that_was_free_for_longest_comes_next():
+    pool = BlockPool(4)
+    for _ in range(3):
+        pool.allocate()
+    pool.free(2)
+    pool.free(0)
+    assert [pool.allocate() for _ in range(3)] == [3, 2, 0]
+
+
+def test_a_block_with_two_owners_is_free_after_both_left():
+    pool = BlockPool(1)
+    block = pool.allocate()
+    pool.acquire(block)
+    pool.free(block)
+    assert (pool.num_free, pool.reference_count(block)) == (0, 1)
+    pool.free(block)
+    assert (pool.num_free, pool.reference_count(block)) == (1, 0)
+
+
+def test_a_block_cannot_be_freed_twice():
+    """A double free would hand one block to two requests [vllm#1556]."""
+    pool = BlockPool(2)
+    block = pool.allocate()
+    pool.free(block)
+    with pytest.raises(ValueError, match="expected a block with an owner, got block 0, which is free"):
+        pool.free(block)
+    assert pool.num_free == 2
+    pool.check_integrity()
+
+
+def test_a_free_block_cannot_be_acquired():
+    with pytest.raises(ValueError, match="got block 1, which is free"):
+        BlockPool(2).acquire(1)
+
+
+@pytest.mark.parametrize("block", [-1, 2])
+def test_a_block_number_outside_the_pool_is_refused(block):
+    for operation in (BlockPool.acquire, BlockPool.free, BlockPool.reference_count):
+        with pytest.raises(ValueError, match=rf"expected a block in 0..1, got {block}"):
+            operation(BlockPool(2), block)
+
+
+def test_an_empty_pool_says_so():
+    pool = BlockPool(1)
+    pool.allocate()
+    with pytest.raises(OutOfBlocks, match="needed 1 free blocks, got 0") as caught:
+        pool.allocate()
+    assert (caught.value.needed, caught.value.free) == (1, 0)
+
+
+def test_a_pool_has_at_least_one_block():
+    with pytest.raises(ValueError, match="expected num_blocks >= 1, got 0"):
+        BlockPool(0)
+
+
+def test_check_integrity_names_a_lost_block():
+    pool = BlockPool(3)
+    pool.allocate()
+    pool._reference_counts[0] = 0
+    with pytest.raises(RuntimeError, match=r"lost blocks \(no owner, not free\): \[0\]"):
+        pool.check_integrity()
+
+
+def test_check_integrity_names_a_free_block_with_an_owner():
+    pool = BlockPool(3)
+    pool._reference_counts[1] = 1
+    with pytest.raises(RuntimeError, match=r"free blocks with an owner: \[1\]"):
+        pool.check_integrity()
+
+
+def test_check_integrity_names_a_block_that_is_free_twice():
+    pool = BlockPool(2)
+    pool._free.append(0)
+    with pytest.raises(RuntimeError, match="in the free queue twice"):
+        pool.check_integrity()
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """The model: a list of owned blocks (once per owner), and a list of free ones in the order they became free."""
+
+    pool_type = BlockPool
+
+    def __init__(self):
+        super().__init__()
+        self.pool = self.pool_type(5)
+        self.owned: list[int] = []
+        self.free: list[int] = list(range(5))
+
+    @rule()
+    def allocate(self):
+        if not self.free:
+            with pytest.raises(OutOfBlocks):
+                self.pool.allocate()
+            return
+        assert self.pool.allocate() == self.free[0]
+        self.owned.append(self.free.pop(0))
+
+    @precondition(lambda self: self.owned)
+    @rule(data=st.data())
+    def acquire(self, data):
+        block = data.draw(st.sampled_from(self.owned))
+        self.pool.acquire(block)
+        self.owned.append(block)
+
+    @precondition(lambda self: self.owned)
+    @rule(data=st.data())
+    def release(self, data):
+        block = data.draw(st.sampled_from(self.owned))
+        self.pool.free(block)
+        self.owned.remove(block)
+        if block not in self.owned:
+            self.free.append(block)
+
+    @precondition(lambda self: self.free)
+    @rule(data=st.data())
+    def release_a_free_block(self, data):
+        with pytest.raises(ValueError, match="which is free"):
+            self.pool.free(data.draw(st.sampled_from(self.free)))
+
+    @invariant()
+    def counts_agree(self):
+        self.pool.check_integrity()
+        assert self.pool.num_free == len(self.free)
+        assert self.pool.num_free + self.pool.num_referenced == 5
+        assert [self.pool.reference_count(block) for block in range(5)] == [self.owned.count(b) for b in range(5)]
+
+
+TestPoolMachine = PoolMachine.TestCase
+TestPoolMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+# The first counterexample will do: no shrinking, and the same ones every time.
+PLANTED = settings(max_examples=100, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+
+
+class FreesWhileOwned(BlockPool):
+    """Planted: forgets that a block may have another owner."""
+
+    def free(self, block):
+        super().free(block)
+        if self._reference_counts[block] == 1:
+            self._reference_counts[block] = 0
+            self._free.append(block)
+
+
+class HandsOutTheLatest(BlockPool):
+    """Planted: a stack where a queue is promised, so what was freed last is overwritten first."""
+
+    def allocate(self):
+        self._free.rotate(1)
+        return super().allocate()
+
+
+@pytest.mark.parametrize("pool_type", [FreesWhileOwned, HandsOutTheLatest])
+def test_the_machine_catches_a_planted_fault(pool_type):
+    machine = type("Planted", (PoolMachine,), {"pool_type": pool_type})
+    with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
+        run_state_machine_as_test(machine, settings=PLANTED)
