@@ -182,8 +182,8 @@ def build(source: Path, *, draft: bool = False, report: Callable[[str], None] = 
     fingerprint = cells_sha256(notebook)
     folder = source.parent.parent
     total = len(notebook.cells)
-    progress = _progress(source.stem, total) if sys.stderr.isatty() else None
-    seconds = execute(notebook, folder=folder, on_cell=progress)
+    progress = _Progress(source.stem, total)
+    seconds = execute(notebook, folder=folder, on_cell=progress.started)
     publish(notebook, private_folders())
     if cells_sha256(notebook) != fingerprint:
         raise BuildError(f"{source.name}: executing the notebook changed its cells")
@@ -208,15 +208,31 @@ def build(source: Path, *, draft: bool = False, report: Callable[[str], None] = 
     partial.replace(path)
     for fault in faults:
         report(f"  draft: {fault}")
-    report(f"{path.name}: {total} cells, {seconds:.1f} s of {BUDGET_SECONDS} s, {len(text.encode()) / 1000:,.0f} kB")
+    size = f"{len(text.encode()) / 1000:,.0f} kB"
+    report(f"{path.name}: {total} cells, {seconds:.1f} s of {BUDGET_SECONDS} s ({progress.slowest()}), {size}")
     return path
 
 
-def _progress(name: str, total: int) -> Callable[[int, NotebookNode], None]:
-    def show(index: int, cell: NotebookNode) -> None:
-        print(f"\r{name}: cell {index + 1} of {total} ({cell.id})".ljust(79), end="\r", file=sys.stderr, flush=True)
+class _Progress:
+    """Shows on a terminal which cell runs, and knows afterwards which took longest."""
 
-    return show
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        self.starts: list[tuple[float, str]] = []
+
+    def started(self, index: int, cell: NotebookNode) -> None:
+        self.starts.append((time.perf_counter(), cell.id))
+        if sys.stderr.isatty():
+            line = f"{self.name}: cell {index + 1} of {self.total} ({cell.id})"
+            print(f"\r{line:<79}", end="\r", file=sys.stderr, flush=True)
+
+    def slowest(self, number: int = 3) -> str:
+        """Names and seconds of the cells that took longest; to be called when the last one has ended."""
+        ended = [*self.starts[1:], (time.perf_counter(), "")]
+        took = sorted(
+            ((end - start, name) for (start, name), (end, _) in zip(self.starts, ended, strict=False)), reverse=True
+        )
+        return ", ".join(f"{name} {seconds:.1f}" for seconds, name in took[:number])
 
 
 def machine() -> str:

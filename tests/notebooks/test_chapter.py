@@ -28,7 +28,7 @@ def source(request) -> Path:
 
 
 @pytest.fixture
-def learner(build, source, tmp_path, monkeypatch) -> NotebookNode:
+def learner(build, source, tmp_path) -> NotebookNode:
     """The learner's edition of a chapter after Run All, run once for all tests of this file."""
     return run(build, source, tmp_path, path55=False)[0]
 
