@@ -25,7 +25,7 @@ def test_ceilings(name, bandwidth_gbps, tflops, ridge):
 
 
 def test_a_t4_has_no_bfloat16():
-    assert GPU_SPECS["T4"].dtype_16bit == "float16"
+    assert GPU_SPECS["T4"].default_dtype == "float16"
     with pytest.raises(ValueError, match="expected a dtype of T4 \\(float16\\), got 'bfloat16'"):
         GPU_SPECS["T4"].roofline("bfloat16")
 

@@ -25,13 +25,13 @@ class GPUSpec:
     source: str
 
     @property
-    def dtype_16bit(self) -> str:
-        """The 16-bit dtype that models run in here: "bfloat16" where the tensor cores have it, else "float16"."""
-        return "bfloat16" if "bfloat16" in self.flops_per_s else "float16"
+    def default_dtype(self) -> str:
+        """What models run in here: "bfloat16" where there is a peak for it, else the first dtype ("float16")."""
+        return "bfloat16" if "bfloat16" in self.flops_per_s else next(iter(self.flops_per_s))
 
     def roofline(self, dtype: str | None = None) -> Roofline:
-        """Both ceilings for `dtype` (default: `dtype_16bit`). Raises ValueError for a dtype it has no peak for."""
-        dtype = dtype or self.dtype_16bit
+        """Both ceilings for `dtype` (default: `default_dtype`). Raises ValueError for a dtype it has no peak for."""
+        dtype = dtype or self.default_dtype
         if dtype not in self.flops_per_s:
             raise ValueError(f"expected a dtype of {self.name} ({', '.join(self.flops_per_s)}), got {dtype!r}")
         return Roofline(self.flops_per_s[dtype], self.bandwidth_bytes_per_s, self.name)

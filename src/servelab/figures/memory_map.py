@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from servelab.figures.frame import Frame, fit, frame_figure, rects_path, text_width
-from servelab.trace import Admit, Allocate, Free, Release, Reserve, Slot, Trace, Wait, occupancy
+from servelab.trace import Admit, Allocate, Free, Release, Slot, Trace, Wait, occupancy
 from servelab.translation import _
 
 MARGIN, GUTTER = 16, 28
@@ -45,7 +45,7 @@ def memory_map_frame(
     for number, (each, name) in enumerate(zip(traces, names, strict=True)):
         x = MARGIN if stacked else MARGIN + number * (room + GUTTER)
         pane = _Pane(each, min(step, len(each.steps) - 1), moment, name, step >= len(each.steps))
-        bottom = _draw_pane(frame, pane, layout, x, y)
+        bottom = _draw_pane(frame, pane, layout, x, y, room)
         panes.append(pane)
         frame.height = max(frame.height, int(bottom + 6))
         if stacked:
@@ -119,7 +119,7 @@ class _Pane:
         }
         if self.trace.kv_cache == "paged":
             return _("{request} waits: it needs {needed} blocks, {free} are free.").format(**values)
-        message = _("{request} waits: it needs {needed} slots in a row; {free} are free, {largest} the longest run.")
+        message = _("{request} waits: needs {needed} slots in a row; {free} free, longest run {largest}.")
         return message.format(**values)
 
     def story(self) -> str:
@@ -158,43 +158,51 @@ class _Layout:
     slot: float
     row: float
 
+    @property
+    def is_large(self) -> bool:
+        """Whether a slot has room for its token's text."""
+        return self.slot >= 26
+
     @classmethod
     def of(cls, traces: Sequence[Trace], room: float) -> "_Layout":
         num_slots = max(trace.num_slots for trace in traces)
         unit = max(trace.block_size for trace in traces)
+        large = [count for count in range(unit, num_slots + unit, unit) if room / count >= 30]
+        if large and -(-num_slots // large[-1]) * 34 <= MAP_HEIGHT:
+            return cls(large[-1], min(46.0, room / large[-1]), 34.0)
         per_row = unit
         while True:
-            slot = min(34.0, room / per_row)
-            row = max(7.0, min(34.0, slot if slot >= 18 else slot * unit * 0.75))
+            slot = min(25.0, room / per_row)
+            row = max(7.0, min(24.0, slot * unit * 0.75))
             if -(-num_slots // per_row) * row <= MAP_HEIGHT or slot * unit < 6:
                 return cls(per_row, slot, row)
             per_row += unit
 
 
-def _draw_pane(frame: Frame, pane: _Pane, layout: _Layout, x: float, y: float) -> float:
+def _draw_pane(frame: Frame, pane: _Pane, layout: _Layout, x: float, y: float, width: float) -> float:
     frame.text(x, y, pane.name, size=15, bold=True)
-    width = layout.per_row * layout.slot
     frame.text(x + width, y, pane.queue(), "muted", align="right")
     y = _draw_counts(frame, pane, x, y + 16, width)
-    gap = 1.0 if layout.slot >= 6 else 0.0
+    gap = 2.0 if layout.is_large else 1.0 if layout.slot >= 6 else 0.0
     boxes: dict[str, list[tuple[float, float, float, float]]] = {kind: [] for kind in KINDS}
     for start, stop in _runs(pane, layout):
         row, column = divmod(start, layout.per_row)
-        lead = 1.0 if _is_edge(pane, start) else 0.0
+        lead = 4.0 if layout.is_large and pane.trace.kv_cache == "paged" else 1.0
+        lead = lead if column and _is_edge(pane, start) else 0.0
         box = (
             x + column * layout.slot + lead,
             y + row * layout.row,
             (stop - start) * layout.slot - gap - lead,
-            layout.row - max(1.0, min(2.0, gap * 2)),
+            layout.row - (4.0 if layout.is_large else 1.0),
         )
         boxes[pane.slots[start].kind].append(box)
-        if gap and stop - start == 1:
+        if layout.is_large:
             _draw_token(frame, pane, start, box)
     labels, frame.marks = frame.marks, []
     for kind, rects in boxes.items():
         frame.path(rects_path(rects), kind)
     frame.marks = _behind(labels, frame.marks)
-    if not gap or layout.slot < 18:
+    if not layout.is_large:
         _draw_names(frame, pane, layout, x, y)
     rows = -(-len(pane.slots) // layout.per_row)
     bottom = y + rows * layout.row
@@ -224,7 +232,7 @@ def _draw_counts(frame: Frame, pane: _Pane, x: float, y: float, width: float) ->
 
 def _runs(pane: _Pane, layout: _Layout) -> list[tuple[int, int]]:
     """Neighbouring slots that are drawn as one box: same kind and owner, same row, same block. Single where large."""
-    single = layout.slot >= 18
+    single = layout.is_large
     runs, start = [], 0
     slots = pane.slots
     for end in range(1, len(slots) + 1):

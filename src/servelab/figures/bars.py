@@ -1,0 +1,54 @@
+"""`bars`: parts of a whole as stacked horizontal bars, one a row, for example the kinds of waste of two pools."""
+
+from collections.abc import Mapping
+
+import plotly.graph_objects as go
+
+from servelab.figures.theme import INK, SERIES, STYLES, card
+
+
+def bars(
+    rows: Mapping[str, Mapping[str, float]],
+    *,
+    x_title: str,
+    title: str = "",
+    styles: Mapping[str, str] | None = None,
+    percent: bool = False,
+    width: int = 860,
+) -> go.Figure:
+    """Draw one stacked bar a row: row name -> {part: value}.
+
+    styles: part -> name of a style of the memory map ("used", "reserved", "internal", "external", "free"; default:
+    the part's own name where it is one). percent: each row is scaled to 100.
+    """
+    figure = go.Figure()
+    parts = list(dict.fromkeys(part for row in rows.values() for part in row))
+    totals = {name: sum(row.values()) or 1.0 for name, row in rows.items()}
+    for number, part in enumerate(parts):
+        style = STYLES.get((styles or {}).get(part, part))
+        fill, ink = (style.fill[0], style.ink[0]) if style else (SERIES[number % len(SERIES)], INK)
+        values = [row.get(part, 0) * (100 / totals[name] if percent else 1) for name, row in rows.items()]
+        figure.add_bar(
+            y=list(rows),
+            x=values,
+            name=part,
+            orientation="h",
+            marker={"color": fill, "line": {"color": "#8A929B", "width": 0.5}},
+            text=[_label(value, percent) for value in values],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            textfont={"size": 13, "color": ink},
+        )
+    card(figure, width=width, height=150 + 56 * len(rows) + (30 if title else 0), title=title)
+    figure.update_layout(barmode="stack", bargap=0.35, margin={"l": 20, "t": 96 if title else 56})
+    figure.update_xaxes(title_text=x_title)
+    figure.update_yaxes(autorange="reversed", automargin=True, ticks="")
+    return figure
+
+
+def _label(value: float, percent: bool) -> str:
+    if percent:
+        return f"{value:.0f} %" if value >= 4 else ""
+    return f"{value:,.0f}" if value else ""

@@ -1,0 +1,56 @@
+"""`curve`: measured series as lines with a label at their end."""
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from servelab.figures.theme import MUTED, SERIES, card
+
+MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def curve(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    *,
+    x_title: str,
+    y_title: str,
+    title: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+    marks: Mapping[str, float] | None = None,
+    width: int = 860,
+    height: int = 420,
+) -> go.Figure:
+    """Draw each series over `x` as a line, told apart by colour, dash and marker, its name at its end.
+
+    marks: name -> x of a vertical line, for example a crossover. Raises ValueError when lengths differ.
+    """
+    figure = go.Figure()
+    for number, (name, values) in enumerate(series.items()):
+        if len(values) != len(x):
+            raise ValueError(f"expected {len(x)} values for {name!r}, got {len(values)}")
+        color = SERIES[number % len(SERIES)]
+        figure.add_scatter(
+            x=list(x),
+            y=list(values),
+            name=name,
+            mode="lines+markers",
+            line={"color": color, "width": 3, "dash": DASHES[number % len(DASHES)]},
+            marker={"symbol": MARKERS[number % len(MARKERS)], "size": 8, "color": color},
+        )
+    card(figure, width=width, height=height, title=title)
+    figure.update_layout(margin_t=96 if title else 56)
+    figure.update_xaxes(title_text=x_title, type="log" if log_x else "linear")
+    figure.update_yaxes(title_text=y_title, type="log" if log_y else "linear")
+    if not log_y:
+        figure.update_yaxes(rangemode="tozero")
+    for name, position in (marks or {}).items():
+        figure.add_vline(
+            x=position,
+            line={"color": MUTED, "width": 2, "dash": "dot"},
+            annotation={"text": name, "font": {"size": 13}, "bgcolor": "rgba(252,251,248,0.9)"},
+            annotation_position="top left",
+        )
+    return figure
