@@ -1,0 +1,115 @@
+"""Replay: the state at each moment of a step, over checkpoints, and of a trace that still grows."""
+
+import pytest
+
+from servelab.engine import allocation_trace
+from servelab.trace import (
+    Admit,
+    Allocate,
+    Arrive,
+    Emit,
+    Finish,
+    Free,
+    Preempt,
+    RequestRecord,
+    Schedule,
+    StepRecord,
+    Trace,
+    Wait,
+)
+
+
+@pytest.fixture
+def trace():
+    """A runs, B is preempted for A's third block, A ends. Blocks of 2."""
+    first = [Arrive(0), Arrive(1), Admit(0), Allocate(0, 0, 0), Allocate(0, 1, 1), Admit(1), Allocate(1, 0, 2)]
+    return Trace(
+        "paged",
+        num_blocks=3,
+        block_size=2,
+        requests=[RequestRecord("A", [1, 2, 3, 4], 2, [5, 6]), RequestRecord("B", [7], 4, [8])],
+        steps=[
+            StepRecord([*first, Schedule(((0, 4), (1, 1))), Emit(((0, 1), (1, 1)))]),
+            StepRecord(
+                [
+                    *[Preempt(1), Free(1, 2), Allocate(0, 2, 2), Wait(1, "no_memory", 1, 0, 0)],
+                    *[Schedule(((0, 1),)), Emit(((0, 1),)), Finish(0, "length"), Free(0, 2), Free(0, 1), Free(0, 0)],
+                ]
+            ),
+        ],
+    )
+
+
+def test_scheduled_is_before_the_rows_are_written(trace):
+    state = trace.state_at(0, "scheduled")
+    assert [request.num_scheduled_tokens for request in state.requests] == [4, 1]
+    assert [request.num_computed_tokens for request in state.requests] == [0, 0]
+    assert state.requests[0].block_table == [0, 1]
+
+
+def test_computed_is_after_the_rows_and_before_anybody_leaves(trace):
+    state = trace.state_at(1, "computed")
+    assert state.requests[0].num_computed_tokens == 5
+    assert state.requests[0].num_tokens == 6
+    assert state.requests[0].block_table == [0, 1, 2]
+    assert (state.running, state.waiting) == ([0], [1])
+
+
+def test_a_preempted_request_waits_without_blocks_and_keeps_its_tokens(trace):
+    request = trace.state_at(1, "scheduled").requests[1]
+    assert (request.status, request.block_table, request.num_computed_tokens) == ("waiting", [], 0)
+    assert request.num_tokens == 2
+
+
+def test_end_is_after_the_finished_left(trace):
+    state = trace.state_at(1, "end")
+    assert state.requests[0].status == "finished"
+    assert state.block_owners() == {}
+    assert (state.running, state.waiting) == ([], [1])
+
+
+def test_block_owners_name_request_and_logical_index(trace):
+    assert trace.state_at(0).block_owners() == {0: [(0, 0)], 1: [(0, 1)], 2: [(1, 0)]}
+
+
+def test_states_are_those_of_state_at(trace):
+    for moment in ("scheduled", "computed", "end"):
+        tables = [[list(request.block_table) for request in state.requests] for state in trace.states(moment)]
+        assert tables == [[request.block_table for request in trace.state_at(s, moment).requests] for s in range(2)]
+
+
+@pytest.mark.parametrize(("step", "moment"), [(-1, "end"), (2, "end"), (0, "later")])
+def test_no_such_step_or_moment(trace, step, moment):
+    with pytest.raises(ValueError, match=r"expected a step in 0..1, got|expected a moment in"):
+        trace.state_at(step, moment)
+
+
+def test_a_state_belongs_to_its_caller(trace):
+    trace.state_at(1).requests[0].block_table.append(99)
+    assert trace.state_at(1).requests[0].block_table == [0, 1, 2]
+
+
+def test_checkpoints_change_nothing():
+    """150 steps span two checkpoints: the state from a checkpoint is the state from the start."""
+    operations = [("place", "A", 1), *[("append", "A", 1)] * 149]
+    trace = allocation_trace(operations, num_slots=160, block_size=4)
+    late = trace.state_at(149)
+    assert late.requests[0].num_computed_tokens == 150
+    early = trace.state_at(70)
+    assert (early.requests[0].num_computed_tokens, len(early.requests[0].block_table)) == (71, 18)
+    assert trace.state_at(149) == late
+
+
+def test_a_trace_that_still_grows_can_be_replayed(trace):
+    before = trace.state_at(1, "end")
+    trace.requests.append(RequestRecord("C", [1], 1))
+    trace.steps.append(StepRecord([Arrive(2)]))
+    after = trace.state_at(2)
+    assert len(before.requests) == 2
+    assert after.waiting == [1, 2]
+
+
+def test_a_table_with_a_gap_is_refused(trace):
+    trace.steps[0].events.insert(7, Allocate(1, 3, 1))
+    with pytest.raises(ValueError, match="expected entry 1 of request 1's table, got entry 3"):
+        trace.state_at(0)
