@@ -11,10 +11,10 @@ from servelab.model import Model
 from servelab.model import toy_model as make_toy_model
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _two_threads():
-    """The course is written for two cores; more threads than cores make small matrices slow."""
-    torch.set_num_threads(2)
+@pytest.fixture(autouse=True)
+def _threads(request):
+    """Two for the real model, as the course runs it; one for all else, where waiting for a second one costs more."""
+    torch.set_num_threads(2 if "smollm2" in request.fixturenames else 1)
 
 
 @pytest.fixture(scope="session")
