@@ -14,4 +14,4 @@ def test_the_variable_wins(monkeypatch):
 
 def test_the_system_has_a_place(monkeypatch):
     monkeypatch.delenv("SERVELAB_CACHE", raising=False)
-    assert cache_folder() == Path(platformdirs.user_cache_dir("servelab"))
+    assert cache_folder() == Path(platformdirs.user_cache_dir("servelab", appauthor=False))

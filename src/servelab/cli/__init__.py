@@ -51,7 +51,7 @@ def lab(
     browser: bool = typer.Option(True, help=_("Open a browser, or print how to reach a remote machine.")),
 ) -> None:
     """Start the course; what is in the way is said in one sentence, and the exit code is then 1."""
-    from servelab.cli.lab import CannotStart, start
+    from servelab.cli.launch import CannotStart, start
 
     try:
         start(port, browser)
