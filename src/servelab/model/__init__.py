@@ -1,6 +1,7 @@
 """Language models: a readable network, weights from safetensors or GGUF, a tokenizer, a catalogue."""
 
-from servelab.model.catalog import ModelEntry, ModelUnavailable, cache_folder, list_models
+from servelab.device import cache_folder
+from servelab.model.catalog import ModelEntry, ModelUnavailable, list_models
 from servelab.model.config import ModelConfig, UnsupportedModel
 from servelab.model.load import load_model
 from servelab.model.model import Model

