@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 _TEXT = "color:var(--jp-content-font-color1,#1f2328)"
-_MUTED = "color:var(--jp-content-font-color2,#57606a)"
+_MUTED = "color:color-mix(in srgb,var(--jp-content-font-color1,#1f2328) 74%,transparent)"
 _BOX = (
     "box-sizing:border-box;max-width:46rem;margin:4px 0;padding:12px 18px;border-radius:6px;"
     "border:1px solid var(--jp-border-color2,#d0d7de);border-left:4px solid {accent};"

@@ -1,6 +1,7 @@
 """Shows a figure or a widget with its sentence; in the solved edition as a picture with alternative text."""
 
 import base64
+import inspect
 from html import escape
 from typing import Any
 
@@ -14,12 +15,14 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def show(thing: Any, sentence: str | None = None, alt: str | None = None) -> None:
     """Show a Plotly figure or a widget of ours (or text, as Markdown) with the sentence its reader can say afterwards.
 
+    A function without arguments that makes one will do too.
     `sentence` and `alt` default to the widget's own. In the solved edition the output is one picture (`image/png`,
     and `text/html` with the picture, `alt` and the sentence), so that GitHub, a PDF and a reader without a kernel
     see it. ValueError when a figure has no alternative text there, or when `thing` cannot be shown.
     """
     from servelab.course.display import publish, show_html, widget_bundle
 
+    thing = made(thing)
     words, description = _texts(thing, sentence, alt)
     if isinstance(thing, str):
         show_html(block(thing), thing)
@@ -43,6 +46,7 @@ def live_children(thing: Any) -> list[Any]:
     """Return widgets that show `thing` inside a fold."""
     from ipywidgets import HTML, Output
 
+    thing = made(thing)
     words, description = _texts(thing, None, None)
     if hasattr(thing, "model_id"):
         return [thing]
@@ -55,6 +59,11 @@ def live_children(thing: Any) -> list[Any]:
         return [output, HTML(_caption(words, description))] if words or description else [output]
     output.append_display_data(thing)
     return [output]
+
+
+def made(thing: Any) -> Any:
+    """Return what is to be shown; a function that makes it is called."""
+    return thing() if inspect.isfunction(thing) or inspect.ismethod(thing) else thing
 
 
 def _is_figure(thing: Any) -> bool:

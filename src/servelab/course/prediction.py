@@ -169,8 +169,10 @@ def reveal(name: str, actual: Any, *shown: Any) -> None:
     """Show the result of a prediction beside it; folded until the learner commits or skips, when it unfolds by itself.
 
     `actual` is a number, the key of a choice, or a dict: its "actual" is the number, and all of it fills the
-    placeholders of the explanation. `shown` are figures, widgets or text that belong to the result. Nothing of the
-    result reaches the browser before the commit. ValueError when the explanation needs a value that is missing.
+    placeholders of the explanation. `shown` are figures, widgets or text that belong to the result, or functions
+    without arguments that make them: ``lambda: PageTableWidget(trace)`` keeps a widget, which sends its state to the
+    browser when it is made, from being made too early. Nothing else of the result reaches the browser before the
+    commit. ValueError when the explanation needs a value that is missing.
     """
     result = outcome(content.prediction(name), actual)
     if solved_edition():

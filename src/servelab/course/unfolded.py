@@ -16,14 +16,16 @@ def unfold(result: Outcome, entry: Mapping[str, Any], shown: tuple[Any, ...]) ->
     from servelab.course.picture import live_children
 
     numbers, why = comparison(result, entry), explanation(result, entry)
+    title = _("Result · {how}").format(how=result_label(result.question))
+    view = {"tone": "result", "label": title, "eyebrow": title}
     if not shown:
-        return [Card(_view(numbers + why))]
+        return [Card({**view, "body": numbers + why})]
     children = [child for thing in shown for child in live_children(thing)]
-    return [Card(_view(numbers)), *children, Card({"label": _("Why"), "eyebrow": _("Why"), "body": why})]
-
-
-def _view(body: str) -> dict[str, Any]:
-    return {"tone": "result", "label": _("Result"), "eyebrow": _("Result"), "body": body}
+    return [
+        Card({**view, "body": numbers}),
+        *children,
+        Card({"tone": "result", "label": _("Why"), "eyebrow": _("Why"), "body": why}),
+    ]
 
 
 def show_solved(result: Outcome, shown: tuple[Any, ...]) -> None:
@@ -39,29 +41,32 @@ def show_solved(result: Outcome, shown: tuple[Any, ...]) -> None:
         show(thing)
 
 
+def result_name(question: Prediction) -> str:
+    """What the result is called."""
+    return {"measured": _("Measured"), "calculated": _("Calculated"), "counted": _("Counted")}[question.how]
+
+
 def result_label(question: Prediction) -> str:
     """What the result is called; a measured one names its machine."""
-    if question.how == "measured":
-        from servelab.course.hardware import machine
+    if question.how != "measured":
+        return result_name(question)
+    from servelab.course.hardware import machine
 
-        return _("Measured on {machine}").format(machine=machine())
-    return _("Calculated") if question.how == "calculated" else _("Counted")
+    return _("Measured on {machine}").format(machine=machine())
 
 
 def comparison(result: Outcome, entry: Mapping[str, Any]) -> str:
-    """Return prediction, result and ratio as HTML; without a prediction only the result."""
+    """Return prediction, result and ratio of a number as HTML, and how near it was; of a choice whether it is right."""
     question = result.question
     rows = []
-    if "value" in entry:
-        rows.append((_("You predicted"), answer_html(question, entry["value"])))
-    rows.append((result_label(question), answer_html(question, result.actual)))
-    if "value" in entry and not question.choices:
-        predicted, actual = float(entry["value"]), float(result.actual)
-        if predicted and actual:
-            rows.append((_("Ratio, result to prediction"), escape(number(actual / predicted))))
-    cells = "".join(f"<div><dt>{escape(label)}</dt><dd>{value}</dd></div>" for label, value in rows)
-    small = " servelab-choices" if question.choices else ""
-    return f'<dl class="servelab-numbers{small}">{cells}</dl>' + block(verdict(result, entry))
+    if not question.choices:
+        if "value" in entry:
+            rows.append((_("You predicted"), answer_html(question, entry["value"])))
+        rows.append((result_name(question), answer_html(question, result.actual)))
+        if "value" in entry and float(entry["value"]) and float(result.actual):
+            rows.append((_("Result / prediction"), escape(number(float(result.actual) / float(entry["value"])))))
+    cells = "".join(f"<div><span>{escape(label)}</span><strong>{value}</strong></div>" for label, value in rows)
+    return (f'<div class="servelab-numbers">{cells}</div>' if rows else "") + block(verdict(result, entry))
 
 
 def verdict(result: Outcome, entry: Mapping[str, Any]) -> str:

@@ -61,12 +61,14 @@ def _wrong(
 
 
 def _explain(task: Task, cases: Sequence[Case], wrong: list[tuple[int, Any]]) -> tuple[int, Any, Mistake | None]:
-    """The first wrong case that has a known mistake; of several mistakes the one that explains most wrong cases."""
+    """The first wrong case that has a known mistake or a wrong type; of several mistakes the one that explains most."""
     for index, got in wrong:
         known = [mistake for mistake in task.mistakes if _matches(mistake, cases[index], got)]
         if known:
             counts = [sum(_matches(mistake, cases[i], value) for i, value in wrong) for mistake in known]
             return index, got, known[counts.index(max(counts))]
+        if _type_message(cases[index].expected, got, task):
+            return index, got, None
     return (*wrong[0], None)
 
 
