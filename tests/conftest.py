@@ -2,19 +2,21 @@
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-
 import pytest
 import torch
 
 from servelab.model import Model
 from servelab.model import toy_model as make_toy_model
 
+# The workers of pytest-xdist share the two cores: threads that wait for a core that is taken are far slower than one.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+MODEL_THREADS = int(os.environ.get("OMP_NUM_THREADS") or max(1, 2 // WORKERS))
+
 
 @pytest.fixture(autouse=True)
 def _threads(request):
     """Two for the real model, as the course runs it; one for all else, where waiting for a second one costs more."""
-    torch.set_num_threads(2 if "smollm2" in request.fixturenames else 1)
+    torch.set_num_threads(MODEL_THREADS if "smollm2" in request.fixturenames else 1)
 
 
 @pytest.fixture(scope="session")

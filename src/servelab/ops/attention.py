@@ -45,9 +45,12 @@ class PackedCausalAttention:
         check_heads(q, k, v)
         if q.shape[0] != sum(self.sequence_lengths):
             raise ValueError(f"expected {sum(self.sequence_lengths)} packed tokens, got {q.shape[0]}")
-        lengths = self.sequence_lengths
-        sequences = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-        return torch.cat([attend_sequence(*sequence, mask=None) for sequence in sequences])
+        out = torch.empty_like(q)
+        stop = 0
+        for length in self.sequence_lengths:
+            start, stop = stop, stop + length
+            out[start:stop] = attend_sequence(q[start:stop], k[start:stop], v[start:stop], mask=None)
+        return out
 
 
 class CachedAttention:
@@ -205,7 +208,8 @@ def check_slots(batch: AttentionBatch, num_slots: int) -> None:
     last = max(batch.slot_mapping)
     if batch.starts is not None:
         first = min(batch.starts)
-        last = max(last, *(start + context - 1 for start, context in zip(batch.starts, batch.context_lengths)))
+        ends = [start + context for start, context in zip(batch.starts, batch.context_lengths, strict=True)]
+        last = max(last, max(ends) - 1)
     else:
         tables = [table for table in batch.block_tables or () if table]
         first = min(min(table) for table in tables) * batch.block_size
@@ -222,5 +226,5 @@ def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
     if q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"expected query heads divisible by KV heads, got {q.shape[1]} query and {k.shape[1]} KV heads"
+            f"expected query heads divisible by KV heads, got {q.shape[1]} query heads and {k.shape[1]} KV heads"
         )
