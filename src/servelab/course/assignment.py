@@ -53,7 +53,7 @@ class Assignment:
         self.constants: dict[str, Any] = import_module(f"servelab.course.tasks.lab{number}").constants(self.seed)
 
     def check(self, name: str, answer: Any) -> None:
-        """Check an answer ("kv-bytes" is the task ``lab01.kv-bytes``) and print what came of it. Never raises for it."""
+        """Check an answer and print what came of it; "kv-bytes" is the task ``lab01.kv-bytes``."""
         task = self.task(name)
         result = run_assignment_task(task, answer, self.seed, self.seed)
         learner_record().update("checks", task.id, lambda entry: _note(entry, result))

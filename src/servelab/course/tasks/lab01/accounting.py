@@ -166,14 +166,15 @@ def _head_dim(config: dict[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def _pool_blocks(config: dict[str, Any], memory_bytes: int, block_size: int, head_dim: int | None = None) -> int:
+def _pool_blocks(config: dict[str, Any], memory_bytes: int, block_size: int, *, head_dim: int = 0) -> int:
     kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
     per_token = 2 * config["num_hidden_layers"] * kv_heads * (head_dim or _head_dim(config)) * 2
     return int(memory_bytes // (block_size * per_token))
 
 
 def _reported(config: dict[str, Any], memory_bytes: int, block_size: int) -> int:
-    return _pool_blocks(config, memory_bytes, block_size, config["hidden_size"] // config["num_attention_heads"])
+    head_dim = config["hidden_size"] // config["num_attention_heads"]
+    return _pool_blocks(config, memory_bytes, block_size, head_dim=head_dim)
 
 
 def _config(layers: int, hidden: int, heads: int, **more: int | None) -> dict[str, Any]:

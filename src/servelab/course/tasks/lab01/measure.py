@@ -67,7 +67,8 @@ def _reads(name: str, wrong: Any) -> Any:
     """A predicate: `got[name]` is what `wrong(reading)` gives, and not what is right."""
 
     def matches(case: Case, got: Any) -> bool:
-        value = wrong(read(*case.arguments, _TOY_KV_BYTES))
+        trace, weight_bytes = case.arguments
+        value = wrong(read(trace, weight_bytes, _TOY_KV_BYTES))
         return bool(got[name] == value and value != case.expected[name])
 
     return matches

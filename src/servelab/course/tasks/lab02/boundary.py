@@ -11,7 +11,7 @@ def _evidence_is_right(case: Case, got: Any) -> bool:
     if type(got) is not list or len(got) != 3 or any(type(one) is not int for one in got):
         return False
     num_tokens, reported, right = got
-    return num_tokens > 0 and num_tokens % block_size == 0 and reported == 0 and right == block_size
+    return bool(num_tokens > 0 and num_tokens % block_size == 0 and reported == 0 and right == block_size)
 
 
 EVIDENCE = Task(
@@ -31,9 +31,7 @@ EVIDENCE = Task(
             lambda case, got: type(got) is not list or len(got) != 3 or any(type(one) is not int for one in got),
             _("Return three whole numbers: the length, what the code says, and what is right."),
         ),
-        Mistake(
-            "empty", lambda case, got: got[0] < 1, _("A request without tokens has no last block. Find a real one.")
-        ),
+        Mistake("empty", lambda case, got: got[0] < 1, _("A request without tokens has no last block.")),
         Mistake(
             "no fault there",
             lambda case, got: got[0] % case.arguments[0] != 0,

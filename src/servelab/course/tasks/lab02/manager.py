@@ -95,7 +95,7 @@ def _hidden(seed: int) -> list[Case]:
 
 def _draw(rng: random.Random, block_size: int) -> tuple[int, int, list[Operation]]:
     """Forty operations on a crowded pool; every third length is a multiple of the block size."""
-    num_blocks, live = rng.randint(5, 9), dict.fromkeys("", 0)
+    num_blocks, live = rng.randint(5, 9), set[str]()
     operations: list[Operation] = []
     for number in range(40):
         request = rng.choice("ABCDE")
@@ -104,7 +104,7 @@ def _draw(rng: random.Random, block_size: int) -> tuple[int, int, list[Operation
             operations.append(("allocate", request, length))
         else:
             operations.append(("free", request) if rng.random() < 0.3 else ("append", request))
-        live = dict.fromkeys(_expected(num_blocks, block_size, operations)[-1]["blocks"], 1)
+        live = set(_expected(num_blocks, block_size, operations)[-1]["blocks"])
     return num_blocks, block_size, operations
 
 
@@ -145,9 +145,7 @@ BLOCK_MANAGER = Task(
     mistakes=(
         Mistake("two owners", _has_fault("two owners"), _("A block has two owners: one of them overwrites the other.")),
         Mistake("no such block", _has_fault("no such block"), _("A table names a block that the pool does not have.")),
-        Mistake(
-            "moved", _has_fault("moved"), _("Blocks of a running request changed. Its K and V stay where they are.")
-        ),
+        Mistake("moved", _has_fault("moved"), _("The blocks of a running request changed. Its K and V did not move.")),
         Mistake(
             "half refused",
             _first(lambda come, right, before: right["did"] is False and come["did"] is False),
@@ -183,9 +181,7 @@ BLOCK_MANAGER = Task(
     hints=(
         _("A request of 8 tokens has 2 blocks of 4. Which operation takes its third block?"),
         _("After every operation: free + owned = num_blocks, and blocks of a request = its tokens / size, rounded up."),
-        _(
-            "append: if the tokens fill the blocks exactly, take a free block (none? return False); then count the token"
-        ),
+        _("append: when the tokens fill the blocks exactly, take a free block (none? return False); count the token"),
     ),
     seconds=5,
 )

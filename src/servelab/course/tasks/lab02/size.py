@@ -34,7 +34,7 @@ def _draw(seed: int, name: str) -> dict[str, Any]:
 
 
 def _needed(pool: dict[str, Any], size: int) -> int:
-    return sum(-(-length // size) for length in pool["lengths"])
+    return sum(-(-int(length) // size) for length in pool["lengths"])
 
 
 def _table_bytes(pool: dict[str, Any], size: int) -> int:
@@ -46,13 +46,12 @@ def _most_blocks(pool: dict[str, Any], size: int) -> int:
 
 
 def _waste(pool: dict[str, Any], size: int) -> int:
-    return _needed(pool, size) * size - sum(pool["lengths"])
+    return _needed(pool, size) * size - int(sum(pool["lengths"]))
 
 
 def _best_waste(pool: dict[str, Any]) -> int | None:
-    held = [
-        s for s in SIZES if _table_bytes(pool, s) <= pool["table_bytes"] and _needed(pool, s) <= _most_blocks(pool, s)
-    ]
+    fitting = (size for size in SIZES if _table_bytes(pool, size) <= pool["table_bytes"])
+    held = [size for size in fitting if _needed(pool, size) <= _most_blocks(pool, size)]
     return min((_waste(pool, size) for size in held), default=None)
 
 
