@@ -46,6 +46,14 @@ RUN_ALL = """() => {
   window.jupyterapp.commands.execute("notebook:run-all-cells")
     .then(() => { window.servelabRun = "done"; }, (error) => { window.servelabRun = "failed: " + error; });
 }"""
+EXECUTE = """([code, timeout]) => new Promise((resolve, reject) => {
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  const future = kernel.requestExecute({code, store_history: false});
+  let text = "";
+  future.onIOPub = (message) => { text += message.content.text || (message.content.traceback || []).join("\\n"); };
+  future.done.then(() => resolve(text), reject);
+  setTimeout(() => resolve(text + " (no answer in time)"), timeout);
+})"""
 
 
 def missing() -> str:
@@ -95,6 +103,14 @@ class LabPage:
         if outcome != "done":
             raise RuntimeError(f"expected every cell to run, got {outcome}")
         self.page.wait_for_function(CONNECTED, timeout=timeout_s * 1000)
+
+    def python(self, expression: str, timeout_s: float = 60) -> Any:
+        """Evaluate a Python expression in the notebook's kernel; its value travels as JSON."""
+        code = f"import json as _json; print('<<' + _json.dumps({expression}) + '>>')"
+        answer = self.page.evaluate(EXECUTE, [code, timeout_s * 1000])
+        if "<<" not in answer:
+            raise RuntimeError(f"expected a value of {expression}, got {answer}")
+        return json.loads(answer.split("<<", 1)[1].rsplit(">>", 1)[0])
 
     def set_theme(self, *, dark: bool) -> None:
         """Switch JupyterLab's theme and wait for its colours."""

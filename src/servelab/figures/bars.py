@@ -42,7 +42,9 @@ def bars(
             textfont={"size": 13, "color": ink},
         )
     card(figure, width=width, height=150 + 56 * len(rows) + (30 if title else 0), title=title)
-    figure.update_layout(barmode="stack", bargap=0.35, margin={"l": 20, "t": 96 if title else 56})
+    figure.update_layout(
+        barmode="stack", bargap=0.35, legend_traceorder="normal", margin={"l": 20, "t": 88 if title else 48}
+    )
     figure.update_xaxes(title_text=x_title)
     figure.update_yaxes(autorange="reversed", automargin=True, ticks="")
     return figure

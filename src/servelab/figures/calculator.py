@@ -185,10 +185,11 @@ def _draw_memory(frame: Frame, load: Load, width: int) -> float:
     for style, label, size in parts:
         fits = min(size, max(0.0, memory - (x - MARGIN) / scale))
         text = label.format(size=format_bytes(size))
-        if fits > 0:
-            frame.rect(x, y, fits * scale, height, style, text if fits >= size / 2 else "", bold=True)
-        if size > fits:
-            frame.rect(x + fits * scale, y, (size - fits) * scale, height, "over", text if fits < size / 2 else "")
+        for part, kind in ((fits, style), (size - fits, "over")):
+            if part > 0:
+                options = (text, format_bytes(size)) if part >= size / 2 else ()
+                shown = next((option for option in options if 1.1 * text_width(option) + 8 <= part * scale), "")
+                frame.rect(x + (0 if kind == style else fits * scale), y, part * scale, height, kind, shown, bold=True)
         x += size * scale
     if total < memory:
         room = _("free {size}").format(size=format_bytes(memory - total))

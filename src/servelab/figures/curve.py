@@ -41,7 +41,7 @@ def curve(
             marker={"symbol": MARKERS[number % len(MARKERS)], "size": 8, "color": color},
         )
     card(figure, width=width, height=height, title=title)
-    figure.update_layout(margin_t=96 if title else 56)
+    figure.update_layout(margin_t=88 if title else 48)
     figure.update_xaxes(title_text=x_title, type="log" if log_x else "linear")
     figure.update_yaxes(title_text=y_title, type="log" if log_y else "linear")
     if not log_y:

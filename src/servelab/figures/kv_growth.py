@@ -27,11 +27,13 @@ def kv_growth(
     if not models:
         raise ValueError("expected at least one model, got none")
     figure = go.Figure()
-    tokens = [max_tokens * 10 ** (exponent / 10 - 3) for exponent in range(31)]
+    crossovers = [kv_weight_crossover_tokens(model, bytes_per_element, bytes_per_parameter) for model in models]
+    start = min([*crossovers, max_tokens]) / 8
+    tokens = [start * (max_tokens / start) ** (point / 30) for point in range(31)]
     for number, model in enumerate(models):
         color = SERIES[number % len(SERIES)]
         per_token = kv_cache_bytes_per_token(model, bytes_per_element)
-        crossover = kv_weight_crossover_tokens(model, bytes_per_element, bytes_per_parameter)
+        crossover = crossovers[number]
         name = _("{model}: {bytes} bytes a token").format(model=model.name, bytes=f"{per_token:,}")
         figure.add_scatter(
             x=tokens,
@@ -54,6 +56,8 @@ def kv_growth(
             )
     card(figure, width=width, height=height + 22 * len(models), title=title)
     figure.update_layout(legend={"orientation": "v", "y": -0.22, "yanchor": "top"}, margin={"b": 90 + 24 * len(models)})
-    figure.update_xaxes(title_text=_("tokens stored, all requests together"), type="log", exponentformat="SI")
-    figure.update_yaxes(title_text=_("KV cache, bytes"), type="log", exponentformat="SI", ticksuffix="B")
+    figure.update_xaxes(title_text=_("tokens stored, all requests together"), type="log", exponentformat="SI", dtick=1)
+    figure.update_yaxes(
+        title_text=_("KV cache, bytes"), type="log", exponentformat="SI extended", dtick=1, ticksuffix="B"
+    )
     return figure

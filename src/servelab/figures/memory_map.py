@@ -49,7 +49,7 @@ def memory_map_frame(
         panes.append(pane)
         frame.height = max(frame.height, int(bottom + 6))
         if stacked:
-            y = bottom + 18
+            y = bottom + 26
     frame.legend = [
         ("used", _("used: holds a token")),
         ("reserved", _("reserved: will be used later")),

@@ -48,7 +48,7 @@ def roofline(
             name=name,
             mode="markers+text",
             text=[name],
-            textposition="bottom right",
+            textposition="bottom right" if intensity < (low * high) ** 0.5 else "bottom left",
             textfont={"size": 13},
             marker={
                 "size": 12,
@@ -60,8 +60,10 @@ def roofline(
             cliponaxis=False,
         )
     card(figure, width=width, height=height, title=title)
-    figure.update_layout(margin={"t": 110 if title else 70, "r": 60})
-    exponents = {"type": "log", "exponentformat": "SI", "dtick": 1, "minor": {"showgrid": False}}
+    figure.update_layout(
+        legend_orientation="v", margin={"t": 72 + 22 * len(machines) if title else 30 + 22 * len(machines)}
+    )
+    exponents = {"type": "log", "exponentformat": "SI extended", "dtick": 1, "minor": {"showgrid": False}}
     figure.update_xaxes(title_text=_("FLOPs per byte moved"), **exponents)
     figure.update_yaxes(title_text=_("FLOP/s"), **exponents)
     return figure

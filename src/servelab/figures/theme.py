@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 YELLOW, ORANGE, RED = "#F0E442", "#E69F00", "#D55E00"
+DEEP_GREEN, DEEP_RED = "#007A59", "#BF5400"  # the same hues, dark enough for white text
 PURPLE, BLACK = "#CC79A7", "#1B1F24"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
 CARD, CARD_EDGE, GRID = "#FCFBF8", "#DAD7CF", "#E6E3DC"
@@ -37,20 +38,20 @@ STYLES: dict[str, Style] = {
     "muted": Style(ink=(MUTED, "#A9B1BA")),
     "card": Style(edge=(CARD_EDGE, "#3A4047")),
     "paper": Style(fill=(CARD, "#1E2226"), edge=(CARD_EDGE, "#3A4047")),
-    "prompt": Style((BLUE, "#1F83C4"), (CARD, "#15181B"), ("#FFFFFF", "#FFFFFF")),
-    "output": Style((GREEN, "#17A67F"), (CARD, "#15181B"), ("#FFFFFF", "#08110D")),
+    "prompt": Style((BLUE, "#1B76B5"), (CARD, "#15181B"), ("#FFFFFF", "#FFFFFF")),
+    "output": Style((DEEP_GREEN, "#17A67F"), (CARD, "#15181B"), ("#FFFFFF", "#08110D")),
     "new": Style((YELLOW, YELLOW), (BLACK, "#FFFFFF"), (BLACK, BLACK), 2),
     "next": Style(("#FFFBD0", "#3B3920"), ("#A08F00", YELLOW), (INK, "#F1F3F5"), 2, True),
     "empty": Style(("#FFFFFF", "#14171A"), ("#8A929B", "#78818B"), (MUTED, "#A9B1BA"), 1, True),
     "other": Style(("#DDDCD8", "#3C434B"), (CARD, "#15181B"), (MUTED, "#A9B1BA")),
     "free": Style(("#F3F2EE", "#1C2024"), ("#C9C6BE", "#434A52"), (MUTED, "#A9B1BA")),
-    "used": Style((BLUE, "#1F83C4"), (CARD, "#15181B"), ("#FFFFFF", "#FFFFFF")),
+    "used": Style((BLUE, "#1B76B5"), (CARD, "#15181B"), ("#FFFFFF", "#FFFFFF")),
     "reserved": Style(("#A9D8F3", "#7CC4EC"), (CARD, "#15181B"), (INK, "#0B1014")),
     "internal": Style((ORANGE, ORANGE), (CARD, "#15181B"), (INK, "#0B1014")),
-    "external": Style((RED, "#E8752A"), (CARD, "#15181B"), ("#FFFFFF", "#1A0B02")),
-    "weights": Style((BLUE, "#1F83C4"), ("none", "none"), ("#FFFFFF", "#FFFFFF")),
+    "external": Style((DEEP_RED, "#E8752A"), (CARD, "#15181B"), ("#FFFFFF", "#1A0B02")),
+    "weights": Style((BLUE, "#1B76B5"), ("none", "none"), ("#FFFFFF", "#FFFFFF")),
     "kv": Style((ORANGE, ORANGE), ("none", "none"), (INK, "#0B1014")),
-    "over": Style((RED, "#E8752A"), ("none", "none"), ("#FFFFFF", "#1A0B02")),
+    "over": Style((DEEP_RED, "#E8752A"), ("none", "none"), ("#FFFFFF", "#1A0B02")),
     "entry": Style((CARD, "#23282D"), (INK, "#C9D1D9"), (INK, "#F1F3F5"), 1.5),
     "entry-new": Style((YELLOW, YELLOW), (BLACK, "#FFFFFF"), (BLACK, BLACK), 2),
     "link": Style(edge=("#8A929B", "#8A939D"), edge_width=1.2, opacity=0.75),
@@ -72,12 +73,21 @@ def card(figure: go.Figure, *, width: int = 860, height: int = 420, title: str =
         template="none",
         width=width,
         height=height,
-        title={"text": title, "x": 0.02, "xanchor": "left", "font": {"size": 17, "color": INK}} if title else None,
+        title={
+            "text": title,
+            "x": 0.02,
+            "xanchor": "left",
+            "y": 0.97,
+            "yanchor": "top",
+            "font": {"size": 17, "color": INK},
+        }
+        if title
+        else None,
         font={"family": FONT, "size": 13, "color": INK},
         paper_bgcolor=CARD,
         plot_bgcolor=CARD,
         colorway=list(SERIES),
-        margin={"l": 72, "r": 28, "t": 56 if title else 28, "b": 60},
+        margin={"l": 84, "r": 28, "t": 56 if title else 28, "b": 60},
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 13}},
         hoverlabel={"font": {"family": FONT, "size": 13}},
     )

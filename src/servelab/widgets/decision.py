@@ -1,0 +1,276 @@
+"""The decisions that "what next?" asks for, read from the trace: the question, the right answer and the reason.
+
+Pure functions of a trace; the widgets ask them and show what they say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from servelab.costs import holes
+from servelab.figures import free_blocks
+from servelab.trace import Admit, Allocate, Free, Preempt, Release, Reserve, Schedule, State, Trace, Wait
+from servelab.translation import _
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A moment at which the engine chose, before `step` is computed.
+
+    choices: (id, label); empty where the learner points at the picture instead, at a mark of `pointing`
+    ("block"). answer: the id that the trace holds. reasons: id -> what is wrong with that choice; `because` says why
+    the engine did what it did.
+    """
+
+    step: int
+    prompt: str
+    rule: str
+    answer: str
+    because: str
+    choices: tuple[tuple[str, str], ...] = ()
+    pointing: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def verdict(self, choice: str) -> tuple[bool, str]:
+        """Whether the choice is the trace's, and the reason in one or two sentences."""
+        if choice == self.answer:
+            return True, _("Right.") + " " + self.because
+        reason = self.reasons.get(choice, "")
+        return False, " ".join(part for part in (_("Not here."), reason, self.because) if part)
+
+
+def block_steps(trace: Trace, request: int) -> list[int]:
+    """Steps at which it is worth asking which block takes the request's next token.
+
+    Those that store several tokens, the first output token, the token that fills a block, and the one after it.
+    """
+    steps, stored, is_first_decode = [], 0, True
+    for step, record in enumerate(trace.steps):
+        for event in record.events:
+            if isinstance(event, Preempt) and event.request == request:
+                stored, is_first_decode = 0, True
+            rows = event.rows if isinstance(event, Schedule) else ()
+            for row_request, num_tokens in rows:
+                if row_request != request:
+                    continue
+                last = stored + num_tokens - 1
+                stored += num_tokens
+                at_boundary = last % trace.block_size in (0, trace.block_size - 1)
+                if num_tokens > 1 or at_boundary or is_first_decode:
+                    steps.append(step)
+                is_first_decode = is_first_decode and num_tokens > 1
+    return steps
+
+
+def block_decision(trace: Trace, request: int, step: int) -> Decision:
+    """Which physical block takes the last token that `request` stores in `step`.
+
+    Raises ValueError when the request stores nothing in that step.
+    """
+    after = trace.state_at(step, "computed")
+    own = after.requests[request]
+    if not own.num_scheduled_tokens:
+        raise ValueError(f"expected a step in which request {request} stores a token, got step {step}")
+    name, size = trace.requests[request].request_id, trace.block_size
+    last = own.num_computed_tokens - 1
+    block, slot = own.block_table[last // size], last % size
+    count = own.num_scheduled_tokens
+    if count == 1:
+        prompt = _("{request}'s token {last} is next. Which physical block takes it? Point at the block.")
+    else:
+        prompt = _("{request}'s tokens {first} to {last} are next. Which physical block takes token {last}?")
+    is_new = any(isinstance(event, Allocate) and event.block == block for event in trace.steps[step].events)
+    values = {"request": name, "first": last + 2 - count, "last": last + 1, "size": size, "block": block}
+    values |= {"slot": slot, "before": last, "full": last // size, "rest": last % size}
+    if count > 1:
+        because = _(
+            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + {rest}."
+        )
+    elif is_new:
+        because = _(
+            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + 0, so "
+            "the last block is full, and block {block} has been free for longest."
+        )
+    else:
+        because = _(
+            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + {rest}, "
+            "so {rest} slots of the last block are taken and there is room."
+        )
+    return Decision(
+        step=step,
+        prompt=prompt.format(**values),
+        rule=_(
+            "A request takes a new block only when its last one is full. The pool hands out the block that has "
+            "been free for longest."
+        ),
+        answer=f"block:{block}",
+        because=because.format(**values),
+        pointing="block",
+        reasons=_block_reasons(trace, request, step, block, is_new),
+    )
+
+
+def _block_reasons(trace: Trace, request: int, step: int, block: int, is_new: bool) -> dict[str, str]:
+    """What is wrong with each other block."""
+    before = trace.state_at(step - 1, "end") if step else State([])
+    owners = before.block_owners()
+    own = before.requests[request] if step else None
+    reasons = {}
+    for other in range(trace.num_blocks):
+        owner = owners.get(other)
+        if own is not None and other in own.block_table:
+            text = _("Block {other} is {request}'s already, and full.")
+        elif owner is not None:
+            text = _("Block {other} holds tokens of {owner}.")
+        elif is_new:
+            text = _("A free block is needed, but block {other} is not the one that has been free for longest.")
+        else:
+            text = _("Block {other} is free, but {request}'s last block still has room.")
+        reasons[f"block:{other}"] = text.format(
+            other=other,
+            request=trace.requests[request].request_id,
+            owner=trace.requests[owner[0][0]].request_id if owner else "",
+        )
+    return reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What happened to the request that stood first in line: admitted, or refused for memory. Counts are in blocks
+    (paged) or slots (contiguous)."""
+
+    request: int
+    request_id: str
+    admitted: bool
+    needed: int
+    free: int
+    largest: int
+    paged: bool
+
+    def because(self) -> str:
+        """The reason, from the events."""
+        values = {"needed": self.needed, "free": self.free, "largest": self.largest}
+        if self.paged:
+            if self.admitted:
+                return _("It needs {needed} blocks and {free} are free, wherever they lie.").format(**values)
+            return _("It needs {needed} blocks and only {free} are free.").format(**values)
+        if self.admitted:
+            return _("It needs {needed} slots in a row, and the longest free run has {largest}.").format(**values)
+        if self.free >= self.needed:
+            return _(
+                "It needs {needed} slots in a row: {free} are free, but the longest run has only {largest}."
+            ).format(**values)
+        return _("It needs {needed} slots in a row and only {free} are free.").format(**values)
+
+    def need(self) -> str:
+        if self.paged:
+            return _("{count} blocks").format(count=self.needed)
+        return _("{count} slots in a row").format(count=self.needed)
+
+
+def admission(trace: Trace, step: int) -> Admission | None:
+    """The first decision about a waiting request in `step`; None where memory decided nothing."""
+    if not 0 <= step < len(trace.steps):
+        return None
+    events = trace.steps[step].events
+    for position, event in enumerate(events):
+        if isinstance(event, Admit):
+            return _admitted(trace, step, position, event.request)
+        if isinstance(event, Wait):
+            if event.reason != "no_memory":
+                return None
+            name = trace.requests[event.request].request_id
+            paged = trace.kv_cache == "paged"
+            return Admission(event.request, name, False, event.needed, event.free, event.largest, paged)
+    return None
+
+
+def admission_steps(traces: Sequence[Trace]) -> list[int]:
+    """Steps at which it is worth asking whether the first in line is admitted.
+
+    Each first refusal of a request, and admissions while more than 40 % of the pool has an owner.
+    """
+    steps = set()
+    for trace in traces:
+        refused: set[int] = set()
+        for step in range(len(trace.steps)):
+            decision = admission(trace, step)
+            if decision is None:
+                continue
+            if not decision.admitted and decision.request not in refused:
+                refused.add(decision.request)
+                steps.add(step)
+            elif decision.admitted and decision.free < 0.6 * trace.num_blocks:
+                steps.add(step)
+    return sorted(steps)
+
+
+def admission_decision(traces: Sequence[Trace], names: Sequence[str], step: int) -> Decision | None:
+    """Whether the first in line is admitted in `step`: in one pool, or in both when the same request is first."""
+    found = [
+        (name, decision) for trace, name in zip(traces, names, strict=True) if (decision := admission(trace, step))
+    ]
+    if not found:
+        return None
+    if len(found) == 2 and found[0][1].request_id == found[1][1].request_id:
+        return _joint_decision(found, step)
+    name, first = next((pair for pair in found if not pair[1].admitted), found[0])
+    prompt = _("{pool}: {request} is first in line and needs {need}. Is it admitted?")
+    return Decision(
+        step=step,
+        prompt=prompt.format(pool=name, request=first.request_id, need=first.need()),
+        rule=_("The first in line is admitted when the pool has what it needs; nobody overtakes it."),
+        answer="admit" if first.admitted else "wait",
+        because=first.because(),
+        choices=(("admit", _("It is admitted")), ("wait", _("It waits"))),
+    )
+
+
+def _joint_decision(found: Sequence[tuple[str, Admission]], step: int) -> Decision:
+    (name, first), (other_name, other) = found
+    prompt = _(
+        "{request} is first in line. It needs {need} ({pool}) or {other_need} ({other_pool}). Where is it admitted?"
+    )
+    outcome = {(True, True): "both", (True, False): "first", (False, True): "second", (False, False): "none"}
+    because = f"{name}: {first.because()} {other_name}: {other.because()}"
+    return Decision(
+        step=step,
+        prompt=prompt.format(
+            request=first.request_id, need=first.need(), pool=name, other_need=other.need(), other_pool=other_name
+        ),
+        rule=_("The first in line is admitted when the pool has what it needs; nobody overtakes it."),
+        answer=outcome[first.admitted, other.admitted],
+        because=because,
+        choices=(
+            ("both", _("In both")),
+            ("first", _("Only in: {pool}").format(pool=name)),
+            ("second", _("Only in: {pool}").format(pool=other_name)),
+            ("none", _("In neither")),
+        ),
+    )
+
+
+def _admitted(trace: Trace, step: int, position: int, request: int) -> Admission:
+    """An admission, with what was free just before it."""
+    events = trace.steps[step].events
+    paged = trace.kv_cache == "paged"
+    state = trace.state_at(step - 1, "end") if step else None
+    taken = {item.reservation for item in state.requests if item.reservation} if state else set()
+    num_free = len(free_blocks(trace, step - 1, "end"))
+    for event in events[:position]:
+        match event:
+            case Allocate():
+                num_free -= 1
+            case Free():
+                num_free += 1
+            case Reserve(_, start, num_slots):
+                taken.add((start, num_slots))
+            case Release(_, start, num_slots):
+                taken.discard((start, num_slots))
+    own = [event for event in events[position:] if getattr(event, "request", None) == request]
+    name = trace.requests[request].request_id
+    if paged:
+        needed = sum(isinstance(event, Allocate) for event in own)
+        return Admission(request, name, True, needed, num_free, num_free, paged)
+    runs = [length for _start, length in holes(trace.num_blocks, sorted(taken))]
+    needed = next((event.num_slots for event in own if isinstance(event, Reserve)), 0)
+    return Admission(request, name, True, needed, sum(runs), max(runs, default=0), paged)
