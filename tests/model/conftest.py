@@ -1,10 +1,15 @@
 """Small random models in the form that transformers saves, every weight, norm and bias of them random."""
 
+import shutil
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from servelab.model.gguf import INNER, OUTER
 
 SIZES = {
     "vocab_size": 320,
@@ -82,6 +87,58 @@ def hf_folder(tmp_path_factory):
 @pytest.fixture
 def llama_copy(hf_folder, tmp_path):
     """A small Llama's folder of one's own, to break."""
-    import shutil
-
     return Path(shutil.copytree(hf_folder("llama")[0], tmp_path / "llama"))
+
+
+@pytest.fixture
+def write_gguf():
+    """``write_gguf(path, transformers model, architecture=..., pre=...)``."""
+    return write_gguf_file
+
+
+def permute(weight, num_heads):
+    """How llama.cpp's converter stores Q and K (convert_hf_to_gguf.py, `permute`)."""
+    rows, columns = weight.shape
+    return weight.reshape(num_heads, 2, rows // num_heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def write_gguf_file(path, theirs, architecture="llama", pre="smollm"):
+    """A transformers Llama as GGUF, in float32."""
+    config = theirs.config
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_dimension_count(config.head_dim)
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", *(f"<{n}>" for n in range(257, 320))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * 257 + [3] * 63)
+    writer.add_token_merges(["a b"])
+    for kind, token in (("bos", 257), ("eos", 258), ("unk", 257), ("pad", 258)):
+        getattr(writer, f"add_{kind}_token_id")(token)
+    writer.add_chat_template("{{ messages[0].content }}")
+    inner = {theirs_name: name for name, theirs_name in INNER.items()}
+    outer = {theirs_name: name for name, theirs_name in OUTER.items()}
+    for name, tensor in theirs.state_dict().items():
+        array = tensor.numpy()
+        if "q_proj" in name:
+            array = permute(array, config.num_attention_heads)
+        if "k_proj" in name:
+            array = permute(array, config.num_key_value_heads)
+        if name not in outer:
+            _, _, index, part = name.removesuffix(".weight").split(".", 3)
+            writer.add_tensor(f"blk.{index}.{inner[part]}.weight", np.ascontiguousarray(array))
+        elif not (name == "lm_head.weight" and config.tie_word_embeddings):
+            writer.add_tensor(outer[name], np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -52,7 +52,7 @@ def find_folder(name: str, progress: bool) -> Path:
     if name in WHEELS:
         return prepare_model(name, progress)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     if path.is_file():
         raise ValueError(f"expected a folder with config.json and safetensors, got the file {path}")
@@ -102,8 +102,10 @@ def fetch_from_hub(name: str, progress: bool) -> Path:
         reason = _("the hub has no such model, or it is private")
     except LocalEntryNotFoundError:
         reason = _("the hub cannot be reached and no copy is on this machine")
-    except OSError as error:
-        reason = str(error).strip().splitlines()[0]
+    except ValueError:
+        raise  # the configuration's own fault, which has its own sentence
+    except Exception as error:  # whatever HTTP library this version of the hub's client uses
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     finally:
         if not progress and shown_before:
             enable_progress_bars()
