@@ -1,0 +1,102 @@
+"""Engines over the toy model whose every step is checked: blocks, trace, and no stray read of an unused slot."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from servelab.cache import ContiguousCacheManager, KVCacheManager
+from servelab.engine import Engine, EngineConfig, RequestOutput
+from servelab.model import Model
+
+
+@pytest.fixture
+def make_engine(toy_model) -> Callable[..., Engine]:
+    """An engine of 64 blocks of 4 slots. Unused slots hold NaN, so a stray read shows in the output."""
+
+    def make(model: Model = toy_model, **config) -> Engine:
+        if "kv_cache_bytes" not in config:
+            config = {"num_blocks": 64} | config
+        engine = Engine(model, EngineConfig(**{"block_size": 4} | config))
+        for layer in range(engine.storage.num_layers):
+            engine.storage.keys(layer).fill_(math.nan)
+            engine.storage.values(layer).fill_(math.nan)
+        return engine
+
+    return make
+
+
+def check_step(engine: Engine) -> None:
+    """The cache is whole, and replaying the trace gives its tables."""
+    engine.cache.check_integrity()
+    if not engine.trace.steps:
+        return
+    state = engine.trace.state_at(len(engine.trace.steps) - 1, "end")
+    held = {}
+    for record, request in zip(engine.trace.requests, state.requests, strict=True):
+        if request.block_table:
+            held[record.request_id] = request.block_table
+        if request.reservation:
+            held[record.request_id] = range(request.reservation[0], sum(request.reservation))
+    if isinstance(engine.cache, KVCacheManager):
+        assert held == {name: engine.cache.block_table(name) for name in engine.cache.request_ids}
+    if isinstance(engine.cache, ContiguousCacheManager):
+        assert held == {name: engine.cache._range(name) for name in engine.cache.request_ids}
+    for queue, replayed in ((engine.scheduler.running, state.running), (engine.scheduler.waiting, state.waiting)):
+        assert [request.request_id for request in queue] == [engine.trace.requests[i].request_id for i in replayed]
+    for request in engine.scheduler.running:
+        replayed_request = state.requests[engine.trace.index_of(request.request_id)]
+        assert replayed_request.num_computed_tokens == request.num_computed_tokens
+        assert replayed_request.num_tokens == request.num_tokens
+
+
+@pytest.fixture
+def drain() -> Callable[..., dict[str, RequestOutput]]:
+    """Step to the end with a check after each step; return the final outputs by request id."""
+
+    def run(engine: Engine, max_steps: int = 2000) -> dict[str, RequestOutput]:
+        final: dict[str, RequestOutput] = {}
+        texts: dict[str, str] = {}
+        for _ in range(max_steps):
+            for output in engine.step():
+                assert output.request_id not in final, "an output came after the final one"
+                if output.request_id in texts:
+                    assert texts[output.request_id] + output.delta_text == output.text
+                texts[output.request_id] = output.text
+                if output.finish_reason is not None:
+                    final[output.request_id] = output
+            check_step(engine)
+            if not engine.has_unfinished():
+                assert_empty(engine)
+                return final
+        raise AssertionError(f"not finished after {max_steps} steps")
+
+    return run
+
+
+def assert_empty(engine: Engine) -> None:
+    """Nothing is held, queued or remembered."""
+    engine.cache.check_integrity()
+    assert engine.cache.request_ids == []
+    total = engine.trace.num_blocks
+    assert engine.cache.num_free == total
+    assert (engine.scheduler.running, list(engine.scheduler.waiting), engine._requests) == ([], [], {})
+
+
+@pytest.fixture(name="assert_empty")
+def assert_empty_fixture() -> Callable[[Engine], None]:
+    return assert_empty
+
+
+@pytest.fixture(scope="session")
+def greedy(toy_model) -> Callable[[list[int], int], list[int]]:
+    """The reference: no cache, no batch, no scheduler; every token computed again for every token."""
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def generate(prompt: list[int], num_tokens: int) -> list[int]:
+        output = known.setdefault(tuple(prompt), [])
+        while len(output) < num_tokens:
+            output.append(int(toy_model.logits(prompt + output)[-1].argmax()))
+        return output[:num_tokens]
+
+    return generate

@@ -1,0 +1,88 @@
+"""`Recorder`: the order of events, steps that open by themselves, and the size of a long trace."""
+
+import pytest
+
+from servelab.cache import ContiguousCacheManager, KVCacheManager
+from servelab.engine.recorder import Recorder
+from servelab.sampling import SamplingParams
+from servelab.trace import Arrive, Finish, Free, Release, Reserve, Trace, Wait
+
+
+def test_the_order_of_events_in_a_step(make_engine, drain):
+    """Arrivals and aborts, then decisions, one Schedule, one Emit, then who leaves and what that frees."""
+    engine = make_engine(num_blocks=6, max_num_seqs=3)
+    for index in range(5):
+        engine.add_request([index + 1] * 6, SamplingParams(max_tokens=2 + 3 * index, ignore_eos=True), str(index))
+    engine.abort("1")
+    drain(engine)
+    order = ["arrive", "abort", "decide", "schedule", "emit", "leave"]
+    decisions = ("preempt", "admit", "allocate", "reserve", "wait")
+    seen = set()
+    for step in engine.trace.steps:
+        phase = 0
+        for event in step.events:
+            kind = "decide" if event.kind in decisions else event.kind
+            if isinstance(event, Finish):
+                kind = "abort" if event.reason == "abort" else "leave"
+            if isinstance(event, (Free, Release)):
+                continue  # belongs to the Preempt or Finish before it
+            assert order.index(kind) >= phase, step.events
+            phase = order.index(kind)
+            seen.add(kind)
+        assert [event.kind for event in step.events].count("schedule") == 1
+        assert [event.kind for event in step.events].count("emit") <= 1
+    assert seen == set(order)
+
+
+def test_arriving_opens_a_step_and_an_empty_step_is_not_recorded(make_engine):
+    engine = make_engine()
+    assert engine.step() == []
+    assert engine.trace.steps == []
+    engine.add_request([1], SamplingParams(max_tokens=1))
+    assert engine.trace.steps[0].events == [Arrive(0)]
+    engine.step()
+    assert len(engine.trace.steps) == 1
+
+
+def test_a_contiguous_cache_records_ranges():
+    cache = ContiguousCacheManager(10, reserve="exact")
+    recorder = Recorder(Trace("contiguous", 10, 1), cache)
+    recorder.arrive("A", [1, 2], 2, ["a", "b"])
+    recorder.allocate("A", cache.allocate("A", 4))
+    recorder.allocate("A", cache.allocate("A", 4))
+    recorder.free("A", cache.free("A"))
+    recorder.free("A", cache.free("A"))
+    assert recorder.trace.steps[0].events == [Arrive(0), Reserve(0, 0, 4), Release(0, 0, 4)]
+
+
+@pytest.mark.parametrize(("needed", "wait"), [(0, Wait(0, "no_seat")), (3, Wait(0, "no_seat", 3, 4, 4))])
+def test_a_wait_shows_memory_only_where_memory_is_the_reason(needed, wait):
+    recorder = Recorder(Trace("paged", 4, 2), KVCacheManager(4, 2))
+    recorder.arrive("A", [1], 1, ["a"])
+    recorder.wait("A", "no_seat", needed)
+    assert recorder.trace.steps[0].events[-1] == wait
+
+
+def test_64_requests_and_2000_steps_are_less_than_5_mb(tmp_path):
+    """The largest such trace: all 64 run in every step, ids of five digits, texts of seven letters. It loads equal."""
+    cache = KVCacheManager(num_blocks=64 * 130, block_size=16)
+    trace = Trace("paged", cache.pool.num_blocks, cache.block_size, max_num_seqs=64, model="smollm2-135m")
+    recorder = Recorder(trace, cache)
+    names = [str(number) for number in range(64)]
+    for name in names:
+        recorder.arrive(name, [49_151] * 16, 2000, [" system"] * 16)
+        recorder.admit(name)
+    for step in range(2000):
+        for name in names:
+            recorder.allocate(name, cache.allocate(name, 16 + step))
+        recorder.compute((name, 1 if step else 16) for name in names)
+        recorder.emit((name, 49_151, " system") for name in names)
+        recorder.close_step(0.0123456)
+    path = trace.save(tmp_path / "trace.json")
+    assert (len(trace.requests), len(trace.steps)) == (64, 2000)
+    assert path.stat().st_size < 5_000_000
+    loaded = Trace.load(path)
+    assert loaded.requests == trace.requests
+    assert [step.events for step in loaded.steps] == [step.events for step in trace.steps]
+    tables = [request.block_table for request in loaded.state_at(1999, "end").requests]
+    assert tables == [cache.block_table(name) for name in names]
