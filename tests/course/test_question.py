@@ -30,7 +30,7 @@ def test_a_wrong_answer_sees_every_option_explained_and_not_the_next_question(ca
     card.act("commit", answer="square", confidence="certain")
     assert all(f"SECRET-{i}" in card.view["body"] for i in (1, 2, 3))
     assert "Your choice, wrong" in card.view["body"]
-    assert card.view["message"] == "Not right. You were: certain."
+    assert card.view["message"] == "Not right. You said: Certain."
     assert "SECRET-4" not in browser_sees([])
 
 

@@ -94,7 +94,8 @@ def _picture(figure: Any, words: str, description: str) -> dict[str, Any]:
     png = figure.to_image(format="png", scale=2)
     encoded = base64.b64encode(png).decode("ascii")
     caption = f"<figcaption>{inline(words)}</figcaption>" if words else ""
-    picture = f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+    size = f'width="{figure.layout.width}" ' if figure.layout.width else ""
+    picture = f'<img alt="{escape(description)}" {size}style="max-width:100%" src="data:image/png;base64,{encoded}">'
     return {
         "image/png": encoded,
         "text/html": f'<figure style="margin:0">{picture}{caption}</figure>',

@@ -115,7 +115,7 @@ class Asking:
         rows = [why_row(c.text, c.why, c.right, c.key == answer["choice"]) for c in item.choices]
         message = _("Right.") if right else _("Not right.")
         if self.confidence:
-            message += " " + _("You were: {level}.").format(level=level_name(answer["confidence"]).lower())
+            message += " " + _("You said: {level}.").format(level=level_name(answer["confidence"]))
         last = self.at + 1 == len(self.quiz.items)
         self.card.view = {
             **self._head(item, why_list(rows)),

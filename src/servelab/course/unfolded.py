@@ -123,5 +123,5 @@ def why_row(text: str, why: str, right: bool, chosen: bool) -> str:
         (False, False): _("Wrong"),
     }
     kind = "servelab-right" if right else "servelab-chosen-wrong" if chosen else "servelab-other"
-    mark = f'<span class="servelab-mark">{escape(marks[right, chosen])}</span>'
-    return f'<li class="{kind}"><p>{mark} · {inline(text)}</p><p>{inline(why)}</p></li>'
+    mark = f'<strong class="servelab-mark">{escape(marks[right, chosen])}</strong>'
+    return f'<li class="{kind}"><div>{mark} · {inline(text)}</div><div>{inline(why)}</div></li>'

@@ -96,10 +96,11 @@ def glossary(term: str | None = None) -> None:
     head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in names)
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL}">{_names(one)}</th>'
-        f'<td lang="zh" style="{_CELL}">{escape(one.chinese)}</td><td style="{_CELL}">{inline(one.plain)}</td></tr>'
+        f'<td lang="zh" style="{_CELL};white-space:nowrap">{escape(one.chinese)}</td>'
+        + f'<td style="{_CELL}">{inline(one.plain)}</td></tr>'
         for one in found
     )
-    style = "border-collapse:collapse;width:100%"
+    style = "border-collapse:collapse;table-layout:auto;width:100%"
     table = f'<table style="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     show_html(box(_("Words"), table, "plain"), "\n".join(f"{one.term} ({one.chinese}): {one.plain}" for one in found))
 

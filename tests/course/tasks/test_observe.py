@@ -162,3 +162,46 @@ def test_servelabs_own_answer_is_found_wherever_it_hides():
         assert foreign_module(answer, STANDARD_IMPORTS).startswith("servelab")
     assert foreign_module(ours, ("servelab.costs",)).startswith("servelab")
     assert foreign_module(wraps, ("servelab.costs",)) == ""
+
+
+def test_what_python_itself_brings_is_no_foreign_module():
+    from bisect import insort
+    from dataclasses import dataclass
+    from enum import Enum
+    from functools import lru_cache
+    from heapq import heappush
+
+    class Kind(Enum):
+        FREE = 0
+
+    @dataclass
+    class Block:
+        index: int = 0
+
+    @lru_cache
+    def cached(n):
+        return math.ceil(n)
+
+    def answer(num_tokens, block_size):
+        heappush([], num_tokens)
+        insort([], num_tokens)
+        return cached(num_tokens / block_size) + Block().index + Kind.FREE.value
+
+    assert outcome(answer).value == 2
+
+
+def test_an_attribute_that_is_called_like_a_module_is_no_import():
+    def answer(num_tokens, block_size):
+        return num_tokens.np + block_size.time
+
+    assert outcome(answer).text.startswith("AttributeError")
+
+
+def test_a_cached_function_does_not_hide_a_module():
+    from functools import lru_cache
+
+    @lru_cache
+    def cached(num_tokens, block_size):
+        return int(np.ceil(num_tokens / block_size))
+
+    assert outcome(cached).text == "numpy"

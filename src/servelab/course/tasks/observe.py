@@ -1,6 +1,5 @@
 """Runs an answer on arguments and writes down what happened. It knows no expected values."""
 
-import builtins
 import contextlib
 import copy
 import ctypes
@@ -165,7 +164,8 @@ def foreign_module(answer: Any, allowed: Sequence[str]) -> str:
     home = _module_of(answer)
 
     def bad(name: str) -> bool:
-        return name not in ("builtins", home) and not any(name == a or name.startswith(a + ".") for a in allowed)
+        public = name.lstrip("_")  # heapq's functions say that they come from _heapq
+        return name not in ("builtins", home) and not any(f"{public}.".startswith(f"{a}.") for a in allowed)
 
     def look(thing: Any) -> str:
         if id(thing) in seen:
@@ -190,7 +190,9 @@ def _module_of(thing: Any) -> str:
 
 
 def _named(thing: Any) -> list[Any]:
-    function = getattr(thing, "__func__", getattr(thing, "fget", getattr(thing, "func", thing)))
+    """What a function's code names: modules it imports, globals it reads, what it closes over; unwraps methods."""
+    inner = ("__func__", "__wrapped__", "fget", "func")
+    function = next((getattr(thing, name) for name in inner if hasattr(thing, name)), thing)
     if not isinstance(function, types.FunctionType):
         return [function] if function is not thing else []
     found: list[Any] = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
@@ -199,10 +201,11 @@ def _named(thing: Any) -> list[Any]:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
         for instruction in dis.get_instructions(code):
+            name = instruction.argval
             if instruction.opname == "IMPORT_NAME":
-                found.append(sys.modules.get(instruction.argval) or types.ModuleType(instruction.argval))
-        names = (name for name in code.co_names if name in function.__globals__ and not hasattr(builtins, name))
-        found += [function.__globals__[name] for name in names]
+                found.append(sys.modules.get(name) or types.ModuleType(name))
+            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:
+                found.append(function.__globals__[name])
     return found
 
 

@@ -50,7 +50,19 @@ Kind = Literal["fill", "debug", "design", "measure"]
 Answer = Literal["function", "class", "value"]
 Status = Literal["passed", "not_done", "wrong", "error", "too_slow", "refused"]
 
-STANDARD_IMPORTS = ("bisect", "collections", "dataclasses", "functools", "heapq", "itertools", "math", "typing")
+STANDARD_IMPORTS = (
+    "abc",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "typing",
+)
 
 
 def draw(seed: int, task_id: str) -> random.Random:
