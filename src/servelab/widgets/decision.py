@@ -151,15 +151,15 @@ class Admission:
         values = {"needed": self.needed, "free": self.free, "largest": self.largest}
         if self.paged:
             if self.admitted:
-                return _("It needs {needed} blocks and {free} are free, wherever they lie.").format(**values)
-            return _("It needs {needed} blocks and only {free} are free.").format(**values)
+                return _("Blocks needed: {needed}; free: {free}, wherever they lie.").format(**values)
+            return _("Blocks needed: {needed}; free: only {free}.").format(**values)
         if self.admitted:
-            return _("It needs {needed} slots in a row, and the longest free run has {largest}.").format(**values)
+            return _("Slots in a row needed: {needed}; longest free run: {largest}.").format(**values)
         if self.free >= self.needed:
-            return _(
-                "It needs {needed} slots in a row: {free} are free, but the longest run has only {largest}."
-            ).format(**values)
-        return _("It needs {needed} slots in a row and only {free} are free.").format(**values)
+            return _("Slots in a row needed: {needed}; free: {free}, but the longest run has only {largest}.").format(
+                **values
+            )
+        return _("Slots needed: {needed}; free: only {free}.").format(**values)
 
     def need(self) -> str:
         if self.paged:

@@ -1,0 +1,115 @@
+"""The page table shows exactly what the trace holds."""
+
+import json
+
+import pytest
+
+from servelab.figures import free_blocks, page_table_figure, page_table_frame
+
+
+def _texts(frame):
+    return [mark.get("text", "") for mark in frame.marks]
+
+
+def _grid(frame):
+    return next(mark for mark in frame.marks if mark["shape"] == "grid")
+
+
+def test_the_hand_example(hand_trace):
+    eighth = page_table_frame(hand_trace, 2, "A").data
+    assert eighth["block_table"] == [0, 1]
+    assert eighth["written"] == [[1, 3]]
+    assert eighth["new_blocks"] == []
+    ninth = page_table_frame(hand_trace, 3, "A").data
+    assert ninth["block_table"] == [0, 1, 3]
+    assert ninth["written"] == [[3, 0]]
+    assert ninth["new_blocks"] == [3]
+
+
+def test_before_computing_the_slot_is_planned_and_not_written(hand_trace):
+    frame = page_table_frame(hand_trace, 3, "A", "scheduled")
+    assert frame.data["planned"] == [[3, 0]]
+    assert frame.data["written"] == []
+    assert frame.data["stored"] == 8
+    assert "gets block 3" in frame.caption
+    assert any(mark.get("style") == "next" and mark.get("text") == "A9" for mark in frame.marks)
+
+
+def test_every_moment_of_every_request_equals_the_trace(large_trace):
+    for step in (70, len(large_trace.steps) - 1):
+        for moment in ("scheduled", "computed", "end"):
+            state = large_trace.state_at(step, moment)
+            for request in (0, 7, 59):
+                data = page_table_frame(large_trace, step, request, moment).data
+                assert data["block_table"] == state.requests[request].block_table
+                taken = {block for item in state.requests for block in item.block_table}
+                assert sorted(data["free_blocks"]) == sorted(set(range(large_trace.num_blocks)) - taken)
+
+
+def test_a_new_block_is_the_one_at_the_head_of_the_free_queue(hand_trace):
+    assert free_blocks(hand_trace, 2, "end")[0] == 3 == page_table_frame(hand_trace, 3, "A").data["new_blocks"][0]
+    assert free_blocks(hand_trace, 5, "end") == [4, 5, 6, 2]
+    assert free_blocks(hand_trace, -1) == list(range(7))
+
+
+def test_cells_show_the_tokens_own_text(hand_trace):
+    texts = _texts(page_table_frame(hand_trace, 3, "A"))
+    assert texts.count("A9") == 2  # in the logical block and in the physical one
+    assert "B1" not in texts
+
+
+def test_prompt_and_output_tokens_look_different(hand_trace):
+    marks = page_table_frame(hand_trace, 4, "A").marks
+    styles = {mark["text"]: mark["style"] for mark in marks if mark.get("text", "").startswith("A")}
+    assert styles["A7"] == "prompt"
+    assert styles["A8"] == "output"
+
+
+def test_the_grid_knows_whose_each_block_is(hand_trace):
+    assert _grid(page_table_frame(hand_trace, 3, "A"))["kinds"] == "xxox..."
+    assert _grid(page_table_frame(hand_trace, 5, "B", "end"))["kinds"] == "oo.o..."
+
+
+def test_a_request_without_blocks_says_why(hand_trace):
+    assert "has not arrived" in page_table_frame(hand_trace, 0, "B").caption
+    assert "has finished" in page_table_frame(hand_trace, 5, "B", "end").caption
+
+
+@pytest.mark.parametrize("width", [560, 640, 900, 1200])
+def test_nothing_leaves_the_picture(hand_trace, large_trace, width):
+    for trace, request in ((hand_trace, "A"), (large_trace, "R7")):
+        frame = page_table_frame(trace, len(trace.steps) - 1, request, width=width)
+        for mark in frame.marks:
+            if mark["shape"] == "rect":
+                assert mark["x"] >= 0
+                assert mark["x"] + mark["w"] <= width
+                assert mark["y"] + mark["h"] <= frame.height
+            if mark.get("text"):
+                assert mark.get("size", 13) >= 12
+
+
+def test_a_large_pool_stays_light(large_trace):
+    frame = page_table_frame(large_trace, len(large_trace.steps) - 1, "R7")
+    assert len(frame.marks) < 400
+    assert len(json.dumps(frame.to_json())) < 100_000
+    assert frame.height < 560
+    hidden = [text for text in _texts(frame) if "more full blocks" in text]
+    assert len(hidden) == 1
+
+
+def test_the_figure_has_the_same_texts(hand_trace):
+    figure = page_table_figure(hand_trace, 3, "A")
+    drawn = " ".join(text for trace in figure.data for text in trace.text)
+    assert "A9" in drawn
+    assert "[0, 1, 3]" in figure.layout.meta["alt"]
+
+
+def test_bad_input(hand_trace, holes_contiguous):
+    with pytest.raises(ValueError, match="expected a trace of a paged cache, got kv_cache='contiguous'"):
+        page_table_frame(holes_contiguous, 0)
+    with pytest.raises(ValueError, match=r"expected a request in 0\.\.1, got 2"):
+        page_table_frame(hand_trace, 0, 2)
+    with pytest.raises(ValueError, match=r"expected a step in 0\.\.6, got 7"):
+        page_table_frame(hand_trace, 7)
+    with pytest.raises(ValueError, match="got 'Z'"):
+        page_table_frame(hand_trace, 0, "Z")
