@@ -21,6 +21,7 @@ check:      ## before each commit: lint, format, types, fresh notebooks, the tab
 	$(DEVELOP) ruff format --check
 	$(DEVELOP) mypy
 	$(DEVELOP) python notebooks/build.py --check
+	$(DEVELOP) python labs/build.py --check
 	$(DEVELOP) pytest -q tests/architecture
 
 notebooks:  ## run notebooks/source/*.py into notebooks/*.ipynb
