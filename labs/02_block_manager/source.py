@@ -118,7 +118,7 @@ Assignment("02", LEARNER, COURSE_SEED).grade("block-manager", BlockManager)
 # *Debug · 8 minutes · easy · 2 points*
 #
 # A small engine counted the tokens of a request's last block like this. For most lengths it was right. For some, the next
-# step read and wrote one slot beside it: in a block of somebody else [MinivLLM#76, #87].
+# step wrote to the slot before the block, which may be somebody else's [MinivLLM#76, #87].
 #
 # Return one length that shows it: `(num_tokens, what the code says, what is right)`, for any block size.
 

@@ -39,12 +39,12 @@ EVIDENCE = Task(
         ),
         Mistake(
             "says another thing",
-            lambda case, got: got[1] != 0,
+            lambda case, got: got[0] % case.arguments[0] == 0 and got[1] != 0,
             _("The length shows the fault, but the code says something else there. Run it."),
         ),
         Mistake(
             "right value",
-            lambda case, got: got[2] != case.arguments[0],
+            lambda case, got: got[1] == 0 and got[2] != case.arguments[0],
             _("The length shows the fault. Count the tokens of the last block again: draw it."),
         ),
     ),

@@ -10,13 +10,15 @@ from servelab.translation import _
 
 
 def crowded_load(seed: int) -> Load:
-    """A load that fills its pool: some requests are refused for memory, and some blocks are taken while decoding."""
+    """A load that fills its pool: requests wait for memory and for seats, and blocks are taken while decoding."""
     rng = draw(seed, "lab02.load")
     while True:
-        engine = {"num_blocks": rng.randint(14, 18), "block_size": 8, "max_num_seqs": 6, "max_num_batched_tokens": 96}
+        engine = {"num_blocks": rng.randint(14, 18), "block_size": 8, "max_num_seqs": 4, "max_num_batched_tokens": 96}
         load = draw_load(rng, 8, (10, 40), (8, 24), 12, **engine)
-        found = measured(Trace.from_json(record(load)))
-        if found["refusals"] >= 3 and found["crossings"] >= 5 and 0 < found["tails_would_do"] < found["refusals"]:
+        trace = Trace.from_json(record(load))
+        found = measured(trace)
+        is_mixed = 0 < found["tails_would_do"] < found["refusals"] < _waits(trace)
+        if found["refusals"] >= 3 and found["crossings"] >= 5 and is_mixed:
             return load
 
 
@@ -68,6 +70,11 @@ def _blocks_taken(trace: Trace, while_decoding: bool) -> int:
     return count
 
 
+def _waits(trace: Trace) -> int:
+    """Steps in which somebody waits, for whatever reason."""
+    return sum(isinstance(event, Wait) for step in trace.steps for event in step.events)
+
+
 def _preemptions(trace: Trace) -> int:
     return sum(isinstance(event, Preempt) for step in trace.steps for event in step.events)
 
@@ -109,11 +116,6 @@ WASTE = Task(
             _("Return a dict with exactly the six names of the task."),
         ),
         Mistake(
-            "peak at the end",
-            _counts("peak_blocks", lambda trace: max(_owned(state) for state in trace.states("end"))),
-            _("peak_blocks: you look when the finished requests have given their blocks back."),
-        ),
-        Mistake(
             "free slots too",
             _counts(
                 "empty_slots",
@@ -136,7 +138,7 @@ WASTE = Task(
         ),
         Mistake(
             "every wait",
-            _counts("refusals", lambda trace: sum(isinstance(e, Wait) for step in trace.steps for e in step.events)),
+            _counts("refusals", _waits),
             _("refusals: a request also waits for a seat or for the step's budget. Look at the reason."),
         ),
         Mistake(

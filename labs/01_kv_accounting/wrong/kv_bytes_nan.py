@@ -1,0 +1,4 @@
+# task: lab01.kv-bytes
+# says: It returns   nan
+def kv_bytes_per_token(num_layers, num_query_heads, num_kv_heads, head_dim, bytes_per_element):
+    return float("nan")

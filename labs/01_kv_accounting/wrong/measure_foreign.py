@@ -1,0 +1,6 @@
+# task: lab01.measure
+# says: This uses json
+def measure(trace, weight_bytes):
+    import json
+
+    return json.loads("{}")

@@ -1,0 +1,7 @@
+# task: lab01.pool-blocks
+# says: It raises    KeyError: 'head_dim'
+def pool_blocks(config, memory_bytes, block_size):
+    kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    head_dim = config["head_dim"]
+    bytes_per_token = config["num_hidden_layers"] * 2 * kv_heads * head_dim * 2
+    return memory_bytes // (block_size * bytes_per_token)

@@ -1,0 +1,35 @@
+# task: lab02.block-manager
+# says: You hand out a block that nobody needs yet
+class BlockManager:
+    def __init__(self, num_blocks, block_size):
+        self.block_size = block_size
+        self.free_blocks = list(range(num_blocks))
+        self.tables = {}
+        self.num_tokens = {}
+
+    @property
+    def num_free(self):
+        return len(self.free_blocks)
+
+    def block_table(self, request_id):
+        return list(self.tables[request_id])
+
+    def allocate(self, request_id, num_tokens):
+        needed = -(-num_tokens // self.block_size)
+        if needed > len(self.free_blocks):
+            return False
+        self.tables[request_id] = [self.free_blocks.pop() for _ in range(needed)]
+        self.num_tokens[request_id] = num_tokens
+        return True
+
+    def append(self, request_id):
+        if (self.num_tokens[request_id] + 1) % self.block_size == 0:
+            if not self.free_blocks:
+                return False
+            self.tables[request_id].append(self.free_blocks.pop())
+        self.num_tokens[request_id] += 1
+        return True
+
+    def free(self, request_id):
+        self.free_blocks += self.tables.pop(request_id, [])
+        self.num_tokens.pop(request_id, None)

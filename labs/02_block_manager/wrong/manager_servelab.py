@@ -1,0 +1,5 @@
+# task: lab02.block-manager
+# says: This uses servelab.cache.manager, which is servelab's own
+from servelab.cache import KVCacheManager
+
+BlockManager = KVCacheManager

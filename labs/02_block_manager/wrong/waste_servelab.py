@@ -1,0 +1,5 @@
+# task: lab02.waste
+# says: which is servelab's own
+from servelab.course.tasks.lab02.waste import measured
+
+measure = measured

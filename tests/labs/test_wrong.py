@@ -1,0 +1,81 @@
+"""The solution passes every task, the starter none, and each wrong answer fails with the words meant for it."""
+
+import dataclasses
+
+import pytest
+
+from servelab.course.assignment import run_assignment_task
+from servelab.course.selftest import describe
+from servelab.course.tasks import tasks
+from servelab.course.tasks.compare import plain
+
+SEED, HIDDEN_SEED = 10, 12  # the card of seed 10 is bound by its step, so that forgetting the step shows
+
+
+@pytest.mark.parametrize("seed", [0, SEED, 123_456])
+def test_solution_passes(lab_task, handed_in, seed):
+    result = run_assignment_task(lab_task, handed_in(lab_task, "solution"), seed, seed + 1)
+    assert result.passed, describe(lab_task, result)
+
+
+def test_starter_is_not_done_yet(lab_task, handed_in):
+    result = run_assignment_task(lab_task, handed_in(lab_task, "learner"), SEED, HIDDEN_SEED)
+    assert result.status == "not_done"
+    assert describe(lab_task, result).startswith("Not done yet")
+
+
+def test_wrong_answer_fails_with_its_message(wrong):
+    quick = (
+        dataclasses.replace(wrong.task, seconds=min(wrong.task.seconds, 1.5))
+        if "ends" in wrong.path.stem
+        else wrong.task
+    )
+    result = run_assignment_task(quick, wrong.answer(), SEED, HIDDEN_SEED)
+    assert not result.passed
+    assert wrong.header["says"] in describe(quick, result)
+
+
+def test_messages_give_no_answer_away(lab_task):
+    """What is said about a wrong value never holds the expected one."""
+    seen = {str(case.expected) for case in lab_task.cases(SEED) if type(case.expected) is int}
+    words = " ".join(mistake.message for mistake in lab_task.mistakes) + " ".join(lab_task.hints)
+    assert not seen & set(words.split())
+
+
+def test_every_task_has_wrong_answers_with_different_messages(lab_task, labs):
+    texts = [path.read_text(encoding="utf-8") for path in labs.glob("*/wrong/*.py")]
+    mine = [text for text in texts if text.startswith(f"# task: {lab_task.id}\n")]
+    assert len({text.splitlines()[1] for text in mine}) >= 5
+
+
+def test_every_mistake_is_met_by_a_wrong_answer(lab_task, labs):
+    """A message that no listed wrong answer brings out is a message that nobody has tried."""
+    said = [text.splitlines()[1][8:] for text in (p.read_text(encoding="utf-8") for p in labs.glob("*/wrong/*.py"))]
+    untried = [one.name for one in lab_task.mistakes if not any(words in one.message for words in said)]
+    assert not untried
+
+
+def test_remembering_the_cases_it_was_checked_on_does_not_pass(lab_task):
+    """Marking draws other hidden cases than `check` did."""
+    if not lab_task.hidden(0):
+        return
+    known = {repr(plain(case.arguments)): case.expected for case in lab_task.cases(SEED)}
+
+    def remembers(*arguments):
+        return known[repr(plain(arguments))]
+
+    if lab_task.answer == "class" or not callable(lab_task.compare) or known == {}:
+        return
+    remembering = dataclasses.replace(lab_task, run=lambda answer, arguments: answer(*arguments))
+    assert not run_assignment_task(remembering, remembers, SEED, HIDDEN_SEED).passed
+
+
+def test_a_neighbours_numbers_do_not_pass(handed_in):
+    """Where many answers are right, those that were worked out for one learner's numbers fail for most others."""
+    plan = next(one for one in tasks("lab01") if one.id == "lab01.plan")
+    waste = next(one for one in tasks("lab02") if one.id == "lab02.waste")
+    for one in (plan, waste):
+        mine = one.run(handed_in(one, "solution"), one.visible(1)[0].arguments)
+        passed = [run_assignment_task(one, lambda *_, mine=mine: mine, seed, seed).passed for seed in range(1, 9)]
+        assert passed[0]
+        assert sum(passed) <= 2
