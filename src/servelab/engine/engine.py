@@ -8,11 +8,14 @@ import itertools
 import time
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
 from servelab.device import machine_name
 from servelab.engine.admission import check_length, check_params, check_prompt, check_prompts, check_request_id
 from servelab.engine.config import EngineConfig
 from servelab.engine.detokenizer import Detokenizer
+from servelab.engine.interrupt import uninterrupted
 from servelab.engine.memory import length_limit, pool_blocks
 from servelab.engine.output import RequestMetrics, RequestOutput
 from servelab.engine.recorder import CacheManager, Recorder
@@ -83,7 +86,8 @@ class Engine:
         """
         started = time.perf_counter()
         try:
-            rows = self.scheduler.schedule()
+            with uninterrupted():
+                rows = self.scheduler.schedule()
             if rows:
                 self._compute(rows)
         finally:
@@ -120,8 +124,9 @@ class Engine:
         final: dict[str, RequestOutput] = {}
         others: list[RequestOutput] = []
         try:
-            for request in requests:
-                self._enqueue(request)
+            with uninterrupted():
+                for request in requests:
+                    self._enqueue(request)
             while len(final) < len(own):
                 for output in self.step():
                     if output.request_id not in own:
@@ -129,9 +134,11 @@ class Engine:
                     elif output.finish_reason is not None:
                         final[output.request_id] = output
         finally:
-            for request_id in own:
-                self.abort(request_id)
-            self._undelivered = [output for output in others + self._undelivered if output.request_id not in own]
+            with uninterrupted():
+                for request_id in own:
+                    self.abort(request_id)
+                undelivered = others + self._undelivered
+                self._undelivered = [output for output in undelivered if output.request_id not in own]
         return [final[request.request_id] for request in requests]
 
     def _new_request(self, prompt: object, params: object, request_id: str | None = None) -> Request:
@@ -159,22 +166,34 @@ class Engine:
         self.scheduler.add(request)
 
     def _compute(self, rows: list[Row]) -> None:
-        """Run the rows, and only when all of it succeeded write down that it did."""
-        ready = [request for request, num_tokens in rows if num_tokens == request.num_uncomputed_tokens]
+        """Run the rows. What they brought is written down as a whole, or, after an exception, not at all."""
         try:
             logits = self.runner.run(rows)
-            tokens = sample(logits, [request.params for request in ready], [request.generator for request in ready])
         except Exception:
-            for request, _ in rows:
-                self._finish(request, "error")
+            self._fail(rows)
             raise
-        self.recorder.compute((request.request_id, num_tokens) for request, num_tokens in rows)
+        with uninterrupted():
+            self._advance(rows, logits)
+
+    def _advance(self, rows: list[Row], logits: Tensor) -> None:
+        """Count the rows as computed, and give those that caught up their next token. logits: [N, V] of these."""
+        ready = [request for request, num_tokens in rows if num_tokens == request.num_uncomputed_tokens]
+        try:
+            tokens = sample(logits, [request.params for request in ready], [request.generator for request in ready])
+        except ValueError:
+            self._fail(rows)
+            raise
         for request, num_tokens in rows:
             request.num_computed_tokens += num_tokens
+        self.recorder.compute((request.request_id, num_tokens) for request, num_tokens in rows)
         texts = token_texts([self.model.tokenizer.token_text(token_id) for token_id in tokens])
         self.recorder.emit(zip([request.request_id for request in ready], tokens, texts, strict=True))
         for request, token_id in zip(ready, tokens, strict=True):
             self._append(request, token_id)
+
+    def _fail(self, rows: list[Row]) -> None:
+        for request, _ in rows:
+            self._finish(request, "error")
 
     def _append(self, request: Request, token_id: int) -> None:
         """Give a request its next token, and end it if this was the last."""
