@@ -124,6 +124,7 @@ def execute(
             timeout=cell_timeout_seconds,
             kernel_name="python3",
             record_timing=False,
+            extra_arguments=["--log-level=ERROR"],  # no word about TCP from each kernel
             resources={"metadata": {"path": str(folder)}},
             on_cell_start=started,
         )
@@ -183,7 +184,8 @@ def build(source: Path, *, draft: bool = False, report: Callable[[str], None] = 
     folder = source.parent.parent
     total = len(notebook.cells)
     progress = _Progress(source.stem, total)
-    seconds = execute(notebook, folder=folder, on_cell=progress.started)
+    cell_timeout_seconds = 600 if draft else 120
+    seconds = execute(notebook, folder=folder, cell_timeout_seconds=cell_timeout_seconds, on_cell=progress.started)
     publish(notebook, private_folders())
     if cells_sha256(notebook) != fingerprint:
         raise BuildError(f"{source.name}: executing the notebook changed its cells")

@@ -154,7 +154,7 @@ def test_the_tag_stderr_ok_forgives_stderr(build):
 
 
 def test_a_chapter_out_of_form_late_or_large_is_published_as_a_draft_at_most(build, course, monkeypatch):
-    monkeypatch.setattr(build, "execute", lambda notebook, folder, on_cell: 91.4)
+    monkeypatch.setattr(build, "execute", lambda notebook, **options: 91.4)
     with pytest.raises(build.BuildError, match="took 91 s, the budget is 90 s"):
         build.build(course)
     lines: list[str] = []
