@@ -1,11 +1,13 @@
 import base64
+import struct
+import zlib
 
 import plotly.graph_objects as go
 import pytest
 
 from servelab.course import show
 from servelab.course.display import WIDGET
-from servelab.course.picture import PLOTLY
+from servelab.course.picture import PLOTLY, recompressed
 
 
 @pytest.fixture
@@ -71,6 +73,24 @@ def test_the_solved_edition_is_one_picture_with_its_text(widget, figure, shown):
 def test_text_is_shown_as_markdown_and_other_things_as_they_are(shown):
     assert shown(show, "**bold**")[0]["text/html"] == "<p><strong>bold</strong></p>"
     assert shown(show, 3)[0]["text/plain"] == "3"
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def test_a_picture_takes_fewer_bytes_and_keeps_every_pixel():
+    header, pixels = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0), bytes(range(193)) * 64
+    loose = zlib.compress(pixels, 0)
+    data = [chunk(b"IDAT", loose[:100]), chunk(b"IDAT", loose[100:])]
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(data) + chunk(b"IEND", b"")
+    smaller = recompressed(png)
+    start = len(png) - len(b"".join(data)) - 12
+    assert smaller[:start] == png[:start]
+    assert len(smaller) < len(png) / 2
+    (length,) = struct.unpack_from(">I", smaller, start)
+    assert zlib.decompress(smaller[start + 8 : start + 8 + length]) == pixels
+    assert smaller.endswith(chunk(b"IEND", b""))
 
 
 @pytest.mark.slow

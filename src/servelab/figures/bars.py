@@ -15,6 +15,8 @@ def bars(
     styles: Mapping[str, str] | None = None,
     percent: bool = False,
     width: int = 860,
+    sentence: str = "",
+    alt: str = "",
 ) -> go.Figure:
     """Draw one stacked bar a row: row name -> {part: value}.
 
@@ -41,7 +43,9 @@ def bars(
             constraintext="none",
             textfont={"size": 13, "color": ink},
         )
-    card(figure, width=width, height=150 + 56 * len(rows) + (30 if title else 0), title=title)
+    card(
+        figure, width=width, height=150 + 56 * len(rows) + (30 if title else 0), title=title, sentence=sentence, alt=alt
+    )
     figure.update_layout(
         barmode="stack", bargap=0.35, legend_traceorder="normal", margin={"l": 20, "t": 88 if title else 48}
     )

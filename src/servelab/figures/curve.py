@@ -22,10 +22,13 @@ def curve(
     marks: Mapping[str, float] | None = None,
     width: int = 860,
     height: int = 420,
+    sentence: str = "",
+    alt: str = "",
 ) -> go.Figure:
     """Draw each series over `x` as a line, told apart by colour, dash and marker, its name at its end.
 
-    marks: name -> x of a vertical line, for example a crossover. Raises ValueError when lengths differ.
+    marks: name -> x of a vertical line, for example a crossover.
+    sentence, alt: see `theme.card`. Raises ValueError when lengths differ.
     """
     figure = go.Figure()
     for number, (name, values) in enumerate(series.items()):
@@ -40,10 +43,12 @@ def curve(
             line={"color": color, "width": 3, "dash": DASHES[number % len(DASHES)]},
             marker={"symbol": MARKERS[number % len(MARKERS)], "size": 8, "color": color},
         )
-    card(figure, width=width, height=height, title=title)
+    card(figure, width=width, height=height, title=title, sentence=sentence, alt=alt)
     figure.update_layout(margin_t=88 if title else 48)
     figure.update_xaxes(title_text=x_title, type="log" if log_x else "linear")
     figure.update_yaxes(title_text=y_title, type="log" if log_y else "linear")
+    if log_x and len(x) <= 12:  # the values that were measured, instead of Plotly's 2, 5, 10
+        figure.update_xaxes(tickvals=list(x), ticktext=[f"{value:,}" for value in x])
     if not log_y:
         figure.update_yaxes(rangemode="tozero")
     for name, position in (marks or {}).items():

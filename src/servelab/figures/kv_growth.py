@@ -19,6 +19,8 @@ def kv_growth(
     title: str = "",
     width: int = 860,
     height: int = 460,
+    sentence: str = "",
+    alt: str = "",
 ) -> go.Figure:
     """Draw KV bytes over tokens (all requests together) for each model, with a dot where they equal its weights.
 
@@ -54,7 +56,7 @@ def kv_growth(
                 hovertemplate=_("{model}: KV weighs as much as the weights").format(model=model.name),
                 showlegend=False,
             )
-    card(figure, width=width, height=height + 22 * len(models), title=title)
+    card(figure, width=width, height=height + 22 * len(models), title=title, sentence=sentence, alt=alt)
     figure.update_layout(legend={"orientation": "v", "y": -0.22, "yanchor": "top"}, margin={"b": 90 + 24 * len(models)})
     figure.update_xaxes(title_text=_("tokens stored, all requests together"), type="log", exponentformat="SI", dtick=1)
     figure.update_yaxes(

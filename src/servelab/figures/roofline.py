@@ -17,6 +17,8 @@ def roofline(
     title: str = "",
     width: int = 860,
     height: int = 460,
+    sentence: str = "",
+    alt: str = "",
 ) -> go.Figure:
     """Draw log-log rooflines. points: name -> (FLOPs per byte, FLOP/s reached).
 
@@ -59,7 +61,7 @@ def roofline(
             showlegend=False,
             cliponaxis=False,
         )
-    card(figure, width=width, height=height, title=title)
+    card(figure, width=width, height=height, title=title, sentence=sentence, alt=alt)
     figure.update_layout(
         legend_orientation="v", margin={"t": 72 + 22 * len(machines) if title else 30 + 22 * len(machines)}
     )

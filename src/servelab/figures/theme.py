@@ -67,8 +67,16 @@ STYLES: dict[str, Style] = {
 }
 
 
-def card(figure: go.Figure, *, width: int = 860, height: int = 420, title: str = "") -> go.Figure:
-    """Give a Plotly figure the course's card, fonts and axes, and return it."""
+def card(
+    figure: go.Figure, *, width: int = 860, height: int = 420, title: str = "", sentence: str = "", alt: str = ""
+) -> go.Figure:
+    """Give a Plotly figure the course's card, fonts and axes, and return it.
+
+    sentence: what its reader can say afterwards; alt: the finding for those who do not see it (default: the sentence).
+    Both travel in ``layout.meta``, where `show` and `reveal` find them.
+    """
+    if sentence or alt:
+        figure.update_layout(meta={"sentence": sentence, "alt": alt or sentence})
     figure.update_layout(
         template="none",
         width=width,
