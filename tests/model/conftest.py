@@ -116,13 +116,13 @@ def write_gguf_file(path, theirs, architecture="llama", pre="smollm"):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_dimension_count(config.head_dim)
-    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", *(f"<{n}>" for n in range(257, 320))]
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "12", *(f"<{n}>" for n in range(258, 320))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * 257 + [3] * 63)
-    writer.add_token_merges(["a b"])
-    for kind, token in (("bos", 257), ("eos", 258), ("unk", 257), ("pad", 258)):
+    writer.add_token_types([1] * 258 + [3] * 62)
+    writer.add_token_merges(["a b", "1 2"])
+    for kind, token in (("bos", 258), ("eos", 259), ("unk", 258), ("pad", 259)):
         getattr(writer, f"add_{kind}_token_id")(token)
     writer.add_chat_template("{{ messages[0].content }}")
     inner = {theirs_name: name for name, theirs_name in INNER.items()}

@@ -46,7 +46,8 @@ def test_the_tokenizer_comes_with_it(tmp_path, hf_folder, write_gguf):
     tokenizer = load_model(tmp_path / "converted", device="cpu").tokenizer
     assert tokenizer.decode(tokenizer.encode("é 12")) == "é 12"
     assert tokenizer.encode("<300>") == [300]
-    assert tokenizer.eos_token_ids == (258,)
+    assert (len(tokenizer.encode("ab")), len(tokenizer.encode("12"))) == (1, 2)  # every digit is on its own
+    assert tokenizer.eos_token_ids == (259,)
     assert tokenizer.chat([{"role": "user", "content": "hi"}]) == "hi"
 
 

@@ -131,6 +131,8 @@ class DecodeRead:
         self.rows = torch.tensor(rows, device=device)
         padded = torch.stack([torch.cat((row, row[:1].expand(self.longest - len(row)))) for row in slots])
         self.slots = padded.flatten().to(device)
+        # One buffer for all layers: a fresh one for each costs more, in page faults, than the gather itself.
+        self.gathered: Tensor | None = None
         self.mask = None
         if min(lengths) < self.longest:
             unused = torch.arange(self.longest)[None] >= torch.tensor(lengths)[:, None]
@@ -139,8 +141,11 @@ class DecodeRead:
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         B, H, D = q.shape
         G = keys.shape[1]
-        k = keys.index_select(0, self.slots).view(B, self.longest, G, D).transpose(1, 2).to(q.dtype)
-        v = values.index_select(0, self.slots).view(B, self.longest, G, D).transpose(1, 2).to(q.dtype)
+        if self.gathered is None:
+            self.gathered = keys.new_empty(2, len(self.slots), G, D)
+        torch.index_select(keys, 0, self.slots, out=self.gathered[0])
+        torch.index_select(values, 0, self.slots, out=self.gathered[1])
+        k, v = self.gathered.view(2, B, self.longest, G, D).transpose(2, 3).to(q.dtype)
         mask = None if self.mask is None else self.mask.to(q.dtype)
         # The H / G query heads that share a KV head stand as rows: [B, G, H / G, D] against [B, G, S, D].
         out = F.scaled_dot_product_attention(q.reshape(B, G, H // G, D), k, v, attn_mask=mask)
