@@ -101,6 +101,17 @@ def fit(text: str, width: float, size: float = 13) -> str:
     return text + "…" if text else ""
 
 
+def token_label(text: str) -> str:
+    """A token's text as a cell shows it: without the leading space, line breaks and spaces made visible."""
+    shown = text.strip(" ").replace("\n", "⏎").replace("\t", "⇥") or ("␣" if text else "")
+    return "".join(character for character in shown if character.isprintable())
+
+
+def request_label(request_id: str) -> str:
+    """A request's name in a sentence: "#3" for an id that is a mere number."""
+    return f"#{request_id}" if request_id.isdigit() else request_id
+
+
 def frame_figure(frame: Frame) -> go.Figure:
     """Draw a frame with Plotly, on a light card, its legend below."""
     figure = go.Figure()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from servelab.figures.frame import Frame, fit, frame_figure, rects_path, text_width
+from servelab.figures.frame import Frame, fit, frame_figure, rects_path, request_label, text_width, token_label
 from servelab.trace import Admit, Allocate, Free, Release, Slot, Trace, Wait, occupancy
 from servelab.translation import _
 
@@ -112,7 +112,7 @@ class _Pane:
         if self.wait is None or self.wait.reason != "no_memory":
             return ""
         values = {
-            "request": self.trace.requests[self.wait.request].request_id,
+            "request": request_label(self.trace.requests[self.wait.request].request_id),
             "needed": self.wait.needed,
             "free": self.wait.free,
             "largest": self.wait.largest,
@@ -127,7 +127,7 @@ class _Pane:
         if self.over:
             return _("{name}: the run is over.").format(name=self.name)
         events = self.trace.steps[self.step].events
-        ids = [record.request_id for record in self.trace.requests]
+        ids = [request_label(record.request_id) for record in self.trace.requests]
         admitted = [ids[event.request] for event in events if isinstance(event, Admit)]
         left = list(dict.fromkeys(ids[event.request] for event in events if isinstance(event, Free | Release)))
         parts = []
@@ -262,7 +262,7 @@ def _draw_token(frame: Frame, pane: _Pane, position: int, box: tuple[float, floa
         return
     record = pane.trace.requests[slot.request]
     text = record.token_texts[slot.position] if slot.position < len(record.token_texts) else ""
-    text = text.strip(" ") if slot.kind == "used" else record.request_id
+    text = token_label(text) if slot.kind == "used" else request_label(record.request_id)
     x, y, w, h = box
     if shown := fit(text, w - 3, 12):
         frame.text(x + w / 2, y + h / 2, shown, slot.kind, size=12, align="center")
@@ -278,7 +278,7 @@ def _draw_names(frame: Frame, pane: _Pane, layout: _Layout, x: float, y: float) 
         start, length = state.reservation
         row, column = divmod(start, layout.per_row)
         room = min(length, layout.per_row - column) * layout.slot
-        name = pane.trace.requests[request].request_id
+        name = request_label(pane.trace.requests[request].request_id)
         if text_width(name, 12) + 8 <= room:
             frame.text(x + column * layout.slot + 5, y + (row + 0.5) * layout.row - 1, name, "used", size=12, bold=True)
 

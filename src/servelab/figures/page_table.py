@@ -53,7 +53,7 @@ def page_table_frame(
         "step": step,
         "moment": moment,
         "request": number,
-        "request_id": view.name,
+        "request_id": view.request_id,
         "block_size": trace.block_size,
         "block_table": view.table,
         "stored": view.stored,

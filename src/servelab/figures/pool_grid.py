@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from servelab.figures.frame import Frame, fit, rects_path, text_width
+from servelab.figures.frame import Frame, fit, rects_path, request_label, text_width
 from servelab.figures.table_view import TableView
 from servelab.translation import _
 
@@ -77,7 +77,7 @@ class DetailedPool(PoolGrid):
         owner = view.owners.get(block)
         frame.text(x, y + 8, str(block), "ink" if block in view.table else "muted", size=13, bold=block in view.table)
         if owner is not None and block not in view.table:
-            name = fit(view.trace.requests[owner].request_id, block_size * self.slot - 26, 12)
+            name = fit(request_label(view.trace.requests[owner].request_id), block_size * self.slot - 26, 12)
             frame.text(x + block_size * self.slot - 4, y + 8, name, "muted", size=12, align="right")
         stored = view.state.requests[owner].num_computed_tokens if owner is not None else 0
         for offset in range(block_size):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from servelab.figures.frame import request_label, token_label
 from servelab.trace import Allocate, Free, RequestState, State, Trace
 from servelab.trace.replay import cut
 
@@ -29,7 +30,7 @@ class TableView:
     trace: Trace
     step: int
     moment: str
-    name: str
+    request_id: str
     state: State
     own: RequestState
     texts: list[str]
@@ -53,6 +54,10 @@ class TableView:
         return view
 
     @property
+    def name(self) -> str:
+        return request_label(self.request_id)
+
+    @property
     def table(self) -> list[int]:
         return self.own.block_table
 
@@ -62,7 +67,7 @@ class TableView:
 
     @property
     def num_prompt(self) -> int:
-        return self.trace.requests[self.trace.index_of(self.name)].num_prompt_tokens
+        return self.trace.requests[self.trace.index_of(self.request_id)].num_prompt_tokens
 
     @property
     def fresh(self) -> range:
@@ -87,4 +92,4 @@ class TableView:
 
     def token(self, position: int) -> str:
         text = self.texts[position] if position < len(self.texts) else ""
-        return text.strip(" ").replace("\n", "⏎").replace("\t", "⇥") or ("␣" if text else "")
+        return token_label(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from servelab.costs import holes
 from servelab.figures import free_blocks
+from servelab.figures.frame import request_label
 from servelab.trace import Admit, Allocate, Free, Preempt, Release, Reserve, Schedule, State, Trace, Wait
 from servelab.translation import _
 
@@ -70,7 +71,7 @@ def block_decision(trace: Trace, request: int, step: int) -> Decision:
     own = after.requests[request]
     if not own.num_scheduled_tokens:
         raise ValueError(f"expected a step in which request {request} stores a token, got step {step}")
-    name, size = trace.requests[request].request_id, trace.block_size
+    name, size = request_label(trace.requests[request].request_id), trace.block_size
     last = own.num_computed_tokens - 1
     block, slot = own.block_table[last // size], last % size
     count = own.num_scheduled_tokens
@@ -127,8 +128,8 @@ def _block_reasons(trace: Trace, request: int, step: int, block: int, is_new: bo
             text = _("Block {other} is free, but {request}'s last block still has room.")
         reasons[f"block:{other}"] = text.format(
             other=other,
-            request=trace.requests[request].request_id,
-            owner=trace.requests[owner[0][0]].request_id if owner else "",
+            request=request_label(trace.requests[request].request_id),
+            owner=request_label(trace.requests[owner[0][0]].request_id) if owner else "",
         )
     return reasons
 
@@ -178,7 +179,7 @@ def admission(trace: Trace, step: int) -> Admission | None:
         if isinstance(event, Wait):
             if event.reason != "no_memory":
                 return None
-            name = trace.requests[event.request].request_id
+            name = request_label(trace.requests[event.request].request_id)
             paged = trace.kv_cache == "paged"
             return Admission(event.request, name, False, event.needed, event.free, event.largest, paged)
     return None
@@ -267,7 +268,7 @@ def _admitted(trace: Trace, step: int, position: int, request: int) -> Admission
             case Release(_, start, num_slots):
                 taken.discard((start, num_slots))
     own = [event for event in events[position:] if getattr(event, "request", None) == request]
-    name = trace.requests[request].request_id
+    name = request_label(trace.requests[request].request_id)
     if paged:
         needed = sum(isinstance(event, Allocate) for event in own)
         return Admission(request, name, True, needed, num_free, num_free, paged)

@@ -223,10 +223,10 @@ class Player(anywidget.AnyWidget):
             if self.tick == self.num_ticks - 1:
                 self.playing = False
 
-    def _on_step(self, _change: Any) -> None:
+    def _on_step(self, change: Any) -> None:
         if self._moving:
             return
-        wanted = (self.step, self.moment)
+        wanted = (self.step, self.moment if change["name"] == "moment" else "computed")
         known = wanted in self._ticks
         tick = self._ticks.index(wanted) if known else max(self._ticks_of(self.step), default=self.tick)
         with self.hold_sync():

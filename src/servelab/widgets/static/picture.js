@@ -42,6 +42,7 @@ class Grid {
     this.ring.setAttribute("visibility", "hidden");
     this.target = document.createElementNS("http://www.w3.org/2000/svg", "g");
     this.target.setAttribute("class", "sl-cells");
+    this.target.setAttribute("data-lm-suppress-shortcuts", "true");
     this.hover = document.createElementNS("http://www.w3.org/2000/svg", "title");
     const area = document.createElementNS("http://www.w3.org/2000/svg", "rect");
     const rows = Math.ceil(this.kinds.length / this.columns);
@@ -127,6 +128,8 @@ function drawFrame(holder, frame, choose) {
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
+  // JupyterLab looks for this on the focused element itself; without it, it takes the arrow keys.
+  if (["button", "input", "select"].includes(tag)) element.dataset.lmSuppressShortcuts = "true";
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== false && value !== undefined) element.setAttribute(name, value === true ? "" : value);
