@@ -135,7 +135,7 @@ class _Pane:
             parts.append(_("{requests} admitted").format(requests=_names(admitted)))
         grown = sum(isinstance(event, Allocate) for event in events)
         if grown:
-            parts.append(_("{count} blocks handed out").format(count=grown))
+            parts.append(_("blocks handed out: {count}").format(count=grown))
         if left and self.moment == "end":
             parts.append(_("{requests} gave memory back").format(requests=_names(left)))
         if refusal := self.refusal():

@@ -64,10 +64,13 @@ class DetailedPool(PoolGrid):
 
     def __init__(self, view: TableView, x: float, room: float) -> None:
         block_size = view.trace.block_size
-        for columns in (4, 3, 2, 1):
-            self.slot = (room / columns - 14) / block_size
-            if self.slot >= 24 or columns == 1:
+        # Words want 34 pixels a slot; where that makes too many rows, 24 have to do.
+        for wanted, max_rows in ((34, 6), (24, 99)):
+            fitting = [count for count in (4, 3, 2) if (room / count - 14) / block_size >= wanted]
+            columns = fitting[0] if fitting else 1
+            if -(-view.trace.num_blocks // columns) <= max_rows:
                 break
+        self.slot = (room / columns - 14) / block_size
         self.slot = min(self.slot, 46.0)
         super().__init__(view, x, block_size * self.slot + 14, 58, columns, view.trace.num_blocks)
 
