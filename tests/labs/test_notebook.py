@@ -1,10 +1,11 @@
-"""A learner's lab runs from top to bottom untouched, offline; nbgrader gives its solution all points and the starter none."""
+"""An untouched lab runs to its end, offline; nbgrader gives its solution all points and the starter none."""
 
 import os
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -14,7 +15,16 @@ from servelab.course.workspace import sync
 
 
 def _environment(folder, **more):
-    return {**os.environ, "SERVELAB_DATA": str(folder / "data"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", **more}
+    # nbgrader calls alembic by its bare name, so the folder of this Python's commands has to be on the path.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {
+        **os.environ,
+        "PATH": path,
+        "SERVELAB_DATA": str(folder / "data"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "2",
+        **more,
+    }
 
 
 def test_workspace_gets_the_learners_lab(lab, labs, tmp_path):

@@ -13,8 +13,8 @@ def crowded_load(seed: int) -> Load:
     """A load that fills its pool: requests wait for memory and for seats, and blocks are taken while decoding."""
     rng = draw(seed, "lab02.load")
     while True:
-        engine = {"num_blocks": rng.randint(14, 18), "block_size": 8, "max_num_seqs": 4, "max_num_batched_tokens": 96}
-        load = draw_load(rng, 8, (10, 40), (8, 24), 12, **engine)
+        engine = {"num_blocks": rng.randint(9, 12), "block_size": 8, "max_num_seqs": 4, "max_num_batched_tokens": 96}
+        load = draw_load(rng, 7, (10, 32), (6, 14), 8, **engine)
         trace = Trace.from_json(record(load))
         found = measured(trace)
         is_mixed = 0 < found["tails_would_do"] < found["refusals"] < _waits(trace)
