@@ -96,6 +96,8 @@ def environment(data: Path, *, solved: bool) -> dict[str, str]:
     values.update(SERVELAB_DATA=str(data), HF_HUB_OFFLINE="1", PYDEVD_DISABLE_FILE_VALIDATION="1")
     if solved:
         values["SERVELAB_EDITION"] = "solved"
+    else:  # tests run beside each other: threads that wait must not take the other's core
+        values.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return values
 
 
