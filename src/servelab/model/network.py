@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from servelab.model.config import ModelConfig
-from servelab.ops import Attention, rms_norm, rotary_embedding, rotary_frequencies, rotary_tables, silu_and_mul
+from servelab.ops import (
+    Attention,
+    Linear,
+    rms_norm,
+    rotary_embedding,
+    rotary_frequencies,
+    rotary_tables,
+    silu_and_mul,
+)
 
 
 class Network(nn.Module):
@@ -25,7 +33,7 @@ class Network(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.head.weight = self.embedding.weight
         # Always float32, on the CPU until the network moves: part of the definition, not of the weights.
@@ -78,8 +86,8 @@ class AttentionLayer(nn.Module):
         self.num_heads = (config.num_query_heads, config.num_kv_heads, config.num_kv_heads)
         self.head_dim = config.head_dim
         q_size = config.num_query_heads * config.head_dim
-        self.qkv = nn.Linear(config.hidden_size, sum(self.num_heads) * config.head_dim, bias=config.qkv_bias)
-        self.output = nn.Linear(q_size, config.hidden_size, bias=config.output_bias)
+        self.qkv = Linear(config.hidden_size, sum(self.num_heads) * config.head_dim, bias=config.qkv_bias)
+        self.output = Linear(q_size, config.hidden_size, bias=config.output_bias)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
@@ -99,8 +107,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_and_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_and_up = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         projected: Tensor = self.down(silu_and_mul(self.gate_and_up(x)))

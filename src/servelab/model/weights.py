@@ -15,6 +15,7 @@ from torch import Tensor
 
 from servelab.model.config import ModelConfig
 from servelab.model.network import Network
+from servelab.ops import Linear
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -49,7 +50,11 @@ def load_network(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
     network.load_state_dict(weights, strict=False, assign=True)
     if config.tie_word_embeddings:
         network.head.weight = network.embedding.weight
-    return network.to(device).eval().requires_grad_(False)
+    network.to(device).eval().requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, Linear):
+            module.pack()
+    return network
 
 
 def weight_files(folder: Path) -> dict[str, Path]:

@@ -3,6 +3,7 @@
 from servelab.ops.activation import silu_and_mul
 from servelab.ops.attention import Attention, CachedAttention, PackedCausalAttention
 from servelab.ops.batch import AttentionBatch, KVView
+from servelab.ops.linear import Linear
 from servelab.ops.norm import rms_norm
 from servelab.ops.rotary import RopeScaling, rotary_embedding, rotary_frequencies, rotary_tables
 
@@ -11,6 +12,7 @@ __all__ = [
     "AttentionBatch",
     "CachedAttention",
     "KVView",
+    "Linear",
     "PackedCausalAttention",
     "RopeScaling",
     "rms_norm",
