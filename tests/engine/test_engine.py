@@ -17,6 +17,7 @@ def until(num_tokens, **params):
 BAD_REQUESTS = [
     ("", None, None, "expected a prompt of at least 1 token, got ''"),
     ([], None, None, r"expected a prompt of at least 1 token, got \[\]"),
+    ("half \ud83e", None, None, r"expected a prompt of Unicode characters, got '.ud83e'"),
     (None, None, None, "expected a prompt as str or list.int., got NoneType"),
     (b"bytes", None, None, "expected a prompt as str or list.int., got bytes"),
     (7, None, None, "expected a prompt as str or list.int., got int"),

@@ -11,7 +11,7 @@ def check_prompt(prompt: object, model: Model) -> list[int]:
     """The token ids of a prompt, text or ids. Raises ValueError that names expected and got."""
     vocab_size = model.config.vocab_size
     if isinstance(prompt, str):
-        token_ids = model.tokenizer.encode(prompt)
+        token_ids = model.tokenizer.encode(check_text(prompt))
     elif isinstance(prompt, (list, tuple)):
         token_ids = list(prompt)
     else:
@@ -24,6 +24,15 @@ def check_prompt(prompt: object, model: Model) -> list[int]:
                 f"expected token ids as integers in 0..{vocab_size - 1}, got {token_id!r} at position {position}"
             )
     return token_ids
+
+
+def check_text(text: str) -> str:
+    """The text, when it is Unicode. Half a surrogate pair (from a cut JSON escape) is not, and no tokenizer takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected a prompt of Unicode characters, got {text[error.start]!r}") from None
+    return text
 
 
 def check_params(params: object, model: Model) -> SamplingParams:
