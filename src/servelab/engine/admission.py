@@ -27,7 +27,7 @@ def check_prompt(prompt: object, model: Model) -> list[int]:
 
 
 def check_text(text: str) -> str:
-    """The text, when it is Unicode. Half a surrogate pair (from a cut JSON escape) is not, and no tokenizer takes it."""
+    """The text, when it is Unicode. Half a surrogate pair (a cut JSON escape) is not, and no tokenizer takes it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
