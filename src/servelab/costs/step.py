@@ -60,7 +60,8 @@ def decode_step_seconds(
 ) -> float:
     """The least time of one decode step: the slower of its memory traffic and its arithmetic, both at their peak.
 
-    gpu: a `GPUSpec` (the peak of its default dtype) or a `Roofline`, for example one with this machine's measured ceilings.
+    gpu: a `GPUSpec` (the peak of its default dtype) or a `Roofline`, for example of
+    this machine's measured ceilings.
     """
     num_bytes = decode_step_bytes(spec, batch_size, context_tokens, bytes_per_parameter, bytes_per_element)
     return _roofline(gpu).seconds(decode_step_flops(spec, batch_size, context_tokens), num_bytes)
