@@ -26,6 +26,7 @@ def bars(
     figure = go.Figure()
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     totals = {name: sum(row.values()) or 1.0 for name, row in rows.items()}
+    widest = 100.0 if percent else max(totals.values(), default=1.0)
     for number, part in enumerate(parts):
         style = STYLES.get((styles or {}).get(part, part))
         fill, ink = (style.fill[0], style.ink[0]) if style else (SERIES[number % len(SERIES)], INK)
@@ -36,7 +37,7 @@ def bars(
             name=part,
             orientation="h",
             marker={"color": fill, "line": {"color": "#8A929B", "width": 0.5}},
-            text=[_label(value, percent) for value in values],
+            text=[_label(value, widest, percent) for value in values],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
@@ -49,12 +50,13 @@ def bars(
     figure.update_layout(
         barmode="stack", bargap=0.35, legend_traceorder="normal", margin={"l": 20, "t": 88 if title else 48}
     )
-    figure.update_xaxes(title_text=x_title)
+    figure.update_xaxes(title_text=x_title, tickformat=",")
     figure.update_yaxes(autorange="reversed", automargin=True, ticks="")
     return figure
 
 
-def _label(value: float, percent: bool) -> str:
-    if percent:
-        return f"{value:.0f} %" if value >= 4 else ""
-    return f"{value:,.0f}" if value else ""
+def _label(value: float, widest: float, percent: bool) -> str:
+    """A part's own number, where its bar has room for it."""
+    if value < 0.045 * widest:
+        return ""
+    return f"{value:.0f} %" if percent else f"{value:,.0f}"

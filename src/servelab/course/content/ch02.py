@@ -42,8 +42,8 @@ PREDICTIONS = (
         ),
         _(
             "A's 7 prompt tokens took blocks 0 and 1, B's 2 took block 2. A's 8th token filled the last slot of "
-            "block 1, so the 9th needed a block, and the pool gave block {actual}. A's table is now {table}: in the "
-            "order of its tokens, and not in the order of the pool."
+            "block 1, so the 9th needed a block, and the pool gave block {actual}. A's table is now {table}: it "
+            "skips a block, and nothing had to move."
         ),
         choices=(
             Choice(
@@ -119,9 +119,10 @@ PREDICTIONS = (
             "**How many percent of the slots that requests own hold no token?**"
         ),
         _(
-            "Only the last block of a request can have empty slots: {mean_waste:.1f} on average here, never more than "
-            "{most}. That is little beside {mean_tokens:.0f} tokens. The server that reserves 2,048 slots wastes "
-            "{reserved_waste:.0f} % of what it hands out."
+            "Only the last block of a request can have empty slots, 0 to 15 of its 16: (0 + 15) / 2 = 7.5 on average. "
+            "Counted here: {mean_waste:.1f}, beside {mean_tokens:.0f} tokens. The server that reserves 2,048 slots "
+            "wastes {reserved_waste:.0f} % of what it hands out. One that knew every length in advance would get "
+            "{exact} requests into an empty pool. Blocks hold {paged}, and need to know nothing."
         ),
         unit="%",
         high=100,
@@ -137,9 +138,10 @@ PREDICTIONS = (
             "**How many percent of the slots that requests own hold no token now?**"
         ),
         _(
-            "A request wastes {mean_waste:.0f} slots on average: about half a block, whatever the block's size. Beside "
-            "{mean_tokens:.0f} tokens, half of 256 is a lot, and the pool holds {fit} of these requests instead of "
-            "{fit_16}. The share does not grow sixteenfold, because the slots owned grow as well."
+            "Half a block again: (0 + 255) / 2 = 127.5 slots a request, counted {mean_waste:.0f}. As a share of the "
+            "slots owned: 127.5 / ({mean_tokens:.0f} + 127.5) = {expected:.0f} %. The pool holds {fit} of these "
+            "requests instead of {fit_16}. Sixteen times the waste, but less than sixteen times the share: what you divide by "
+            "grows as well."
         ),
         unit="%",
         high=100,

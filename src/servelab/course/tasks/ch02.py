@@ -128,11 +128,6 @@ BLOCKS = Task(
             _("Try a length that fills its last block to the end. Is the block after it needed yet?"),
         ),
         Mistake(
-            "rounds to the nearest",
-            lambda case, got: got == round(case.arguments[0] / case.arguments[1]),
-            _("You round to the nearest whole number. Can a request leave its last tokens out?"),
-        ),
-        Mistake(
             "a fraction",
             lambda case, got: type(got) is float and got == case.arguments[0] / case.arguments[1],
             _("A pool hands out whole blocks only. Which way do you have to round?"),

@@ -1,0 +1,138 @@
+"""Chapter 02: every self-test passes its solution and fails each plausible mistake with a message of its own; the
+numbers in the texts are recomputed."""
+
+import math
+import re
+
+import pytest
+
+from servelab.costs import MODEL_SPECS, blocks_needed, kv_cache_bytes_per_token, requests_that_fit
+from servelab.course import content
+from servelab.course.content.ch02 import QUIZ, RETRIEVAL
+from servelab.course.tasks import task
+from servelab.course.tasks.task import run_task
+
+SEEDS = (0, 1, 7, 20_260)
+POOL_BYTES = 512 * 2**20
+SMOLLM2_BYTES = 23_040
+
+
+def slot(block_table, position, block_size):
+    return block_table[position // block_size] * block_size + position % block_size
+
+
+def blocks(num_tokens, block_size):
+    return math.ceil(num_tokens / block_size)
+
+
+def waste(lengths, block_size):
+    return sum(blocks(length, block_size) * block_size - length for length in lengths)
+
+
+def one_based_slot(block_table, position, block_size):
+    return slot(block_table, max(0, position - 1), block_size)
+
+
+def padded_once(lengths, block_size):
+    return blocks(sum(lengths), block_size) * block_size - sum(lengths)
+
+
+SOLUTIONS = {"02.slot": slot, "02.blocks": blocks, "02.waste": waste}
+WRONG = {
+    "02.slot": {
+        "no table": lambda table, position, size: position,
+        "block, not slot": lambda table, position, size: table[position // size],
+        "no offset": lambda table, position, size: table[position // size] * size,
+        "block plus offset": lambda table, position, size: table[position // size] + position % size,
+        "counts from one": one_based_slot,
+    },
+    "02.blocks": {
+        "rounds down": lambda tokens, size: tokens // size,
+        "one too many": lambda tokens, size: tokens // size + 1,
+        "a fraction": lambda tokens, size: tokens / size,
+        "slots": lambda tokens, size: math.ceil(tokens / size) * size,
+    },
+    "02.waste": {
+        "a whole block at the boundary": lambda lengths, size: sum(size - length % size for length in lengths),
+        "one padding for all": padded_once,
+        "used instead of empty": lambda lengths, size: sum(length % size for length in lengths),
+        "all slots": lambda lengths, size: sum(blocks(length, size) * size for length in lengths),
+        "the bound": lambda lengths, size: len(lengths) * (size - 1),
+        "a share": lambda lengths, size: waste(lengths, size) / max(1, sum(lengths)),
+    },
+}
+MISTAKES = [(name, mistake) for name, answers in WRONG.items() for mistake in answers]
+
+
+def untouched(*arguments):
+    raise NotImplementedError("Task: write this part")
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_solution_passes_and_the_stub_is_not_done(name, seed):
+    assert run_task(task(name), SOLUTIONS[name], seed).passed
+    assert run_task(task(name), untouched, seed).status == "not_done"
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mistake_is_told_apart_from_the_others(name, mistake, seed):
+    result = run_task(task(name), WRONG[name][mistake], seed)
+    assert not result.passed
+    assert result.mistake == mistake
+    others = [one.message for one in task(name).mistakes if one.name != mistake]
+    assert result.message
+    assert result.message not in others
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+def test_a_message_gives_no_expected_value_away(name, mistake):
+    result = run_task(task(name), WRONG[name][mistake], 0)
+    expected = task(name).cases(0)[result.case_index].expected
+    numbers = re.findall(r"\d+", result.message)
+    assert str(expected) not in numbers or expected in (0, 1)
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_every_mistake_that_a_task_knows_is_tried_here(name):
+    assert {one.name for one in task(name).mistakes} == set(WRONG[name])
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_our_own_answer_is_not_accepted(name):
+    assert run_task(task(name), blocks_needed, 0).status == "refused"
+
+
+def test_the_prediction_of_the_ninth_token_knows_every_block():
+    prediction = content.prediction("02.ninth")
+    assert prediction.decide is not None
+    assert [prediction.decide({"actual": block}) for block in (1, 2, 3, 6)] == ["same", "next", "free", "free"]
+
+
+def test_the_capacity_prediction_states_what_fits():
+    assert kv_cache_bytes_per_token(MODEL_SPECS["SmolLM2-135M"]) == SMOLLM2_BYTES
+    reserved = requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, 300, reserved_tokens=2048)
+    assert f"holds {reserved} requests" in content.prediction("02.capacity").question
+    assert "76" not in content.prediction("02.capacity").question
+
+
+def right(quiz, item):
+    return next(one.right.text for one in quiz.items if one.id == item)
+
+
+def test_the_quiz_answers_are_right():
+    assert right(RETRIEVAL, "kv-bytes") == f"{300 * SMOLLM2_BYTES / 1e6:.1f} MB"
+    assert right(QUIZ, "slot") == str(9 * 8 + 1)
+    assert right(QUIZ, "block-bytes") == f"{16 * 2 * 32 * 8 * 128 * 2 // 2**20} MiB"
+    assert right(QUIZ, "short-requests") == f"{100 * (128 - 64) / 128:.0f} %"
+    paged = (POOL_BYTES // SMOLLM2_BYTES // 16) // math.ceil(1900 / 16)
+    assert right(QUIZ, "long-requests") == f"About {paged / (POOL_BYTES // SMOLLM2_BYTES // 2048):.2f} times"
+    assert (40 + 8) % 16 == 0, "token 49 begins a block"
+
+
+def test_the_right_answer_does_not_always_stand_in_the_same_place():
+    for quiz in (RETRIEVAL, QUIZ):
+        places = [[choice.right for choice in item.choices].index(True) for item in quiz.items]
+        assert len(set(places)) >= 2
+        assert max(map(places.count, places)) <= len(places) / 2 + 1
