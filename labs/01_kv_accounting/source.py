@@ -26,6 +26,7 @@
 LEARNER = ""
 
 # %% id="numbers" nbgrader={"grade": false, "grade_id": "numbers", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from servelab.course import hint
 from servelab.course.assignment import Assignment
 
 COURSE_SEED = "servelab"
@@ -57,7 +58,7 @@ Assignment("01", LEARNER, COURSE_SEED).grade("kv-bytes", kv_bytes_per_token)
 ### END HIDDEN TESTS
 
 # %% [markdown] id="stuck" nbgrader={"grade": false, "grade_id": "stuck", "locked": true, "schema_version": 3, "solution": false, "task": false}
-# Stuck? `lab.hint("kv-bytes")` gives the first of three hints: a question, then what always holds, then the steps.
+# Stuck? `hint("lab01.kv-bytes")` gives the first of three hints: a question, then what always holds, then the steps.
 # Every task has three. Asking costs nothing.
 
 # %% [markdown] id="crossover-text" nbgrader={"grade": false, "grade_id": "crossover-text", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -94,7 +95,7 @@ Assignment("01", LEARNER, COURSE_SEED).grade("crossover", crossover)
 #
 # An engine asks how many blocks fit into the memory that is left. The code below is right for Llama-3-8B and wrong for
 # Qwen3-4B. The fault happened: in LMCache's calculator [LMCache#688], and in vLLM [vllm#2622], where the pool came out
-# so that the attention kernel wrote keys into the model's weights. Nothing crashed; the text turned to nonsense.
+# so that the attention kernel wrote into the model's weights. No error was raised; the weights changed while it ran.
 #
 # Run it, find the fault, and write the repaired function. A config may leave `head_dim` and `num_key_value_heads`
 # out, or set them to null (`None`). Then each query head has its own KV head, and the heads share the hidden size.

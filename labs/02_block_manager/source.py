@@ -26,6 +26,7 @@
 LEARNER = ""
 
 # %% id="numbers" nbgrader={"grade": false, "grade_id": "numbers", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from servelab.course import hint
 from servelab.course.assignment import Assignment
 
 COURSE_SEED = "servelab"
@@ -109,7 +110,7 @@ Assignment("02", LEARNER, COURSE_SEED).grade("block-manager", BlockManager)
 ### END HIDDEN TESTS
 
 # %% [markdown] id="stuck" nbgrader={"grade": false, "grade_id": "stuck", "locked": true, "schema_version": 3, "solution": false, "task": false}
-# Stuck? `lab.hint("block-manager")` gives the first of three hints: a question, then what always holds, then the steps.
+# Stuck? `hint("lab02.block-manager")` gives the first of three hints: a question, then what always holds, then the steps.
 # Every task has three. Asking costs nothing.
 
 # %% [markdown] id="evidence-text" nbgrader={"grade": false, "grade_id": "evidence-text", "locked": true, "schema_version": 3, "solution": false, "task": false}

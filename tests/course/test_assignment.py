@@ -60,12 +60,6 @@ def test_marking_draws_other_cases_than_checking(monkeypatch):
         lab.grade("kv-bytes", lambda *shape: known.get(shape, 0))
 
 
-def test_hint_counts(capsys):
-    lab = Assignment("02")
-    lab.hint("waste")
-    assert "Hint 1 of 3" in capsys.readouterr().out
-
-
 def test_unknown_lab_and_task():
     with pytest.raises(ValueError, match="expected the number of a lab"):
         Assignment("77")

@@ -16,7 +16,7 @@ from typing import Any
 
 from servelab.course.near import unknown
 from servelab.course.record import learner_record, now
-from servelab.course.selftest import describe, hint
+from servelab.course.selftest import describe
 from servelab.course.tasks import tasks
 from servelab.course.tasks.judge import judge
 from servelab.course.tasks.observe import observe
@@ -58,10 +58,6 @@ class Assignment:
         result = run_assignment_task(task, answer, self.seed, self.seed)
         learner_record().update("checks", task.id, lambda entry: _note(entry, result))
         print(describe(task, result))
-
-    def hint(self, name: str) -> None:
-        """Print the next of a task's three hints."""
-        hint(self.task(name).id)
 
     def grade(self, name: str, answer: Any) -> None:
         """Mark an answer: AssertionError that says what `check` would say, unless every case agrees."""
