@@ -138,12 +138,12 @@ predict("00.first-token")
 
 # %% id="wait-measure" tags=["path55"]
 def two_waits(num_prompt_tokens):
-    params = SamplingParams(max_tokens=24, ignore_eos=True)
-    fresh = Engine(model, EngineConfig(num_blocks=64, max_num_batched_tokens=1024))
-    runs = [fresh.generate([list(range(100, 100 + num_prompt_tokens))], params)[0].metrics for _ in range(3)]
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    fresh = Engine(model, EngineConfig(num_blocks=64, max_num_batched_tokens=512))
+    runs = [fresh.generate([list(range(100, 100 + num_prompt_tokens))], params)[0].metrics for _ in range(2)]
     return min(run.ttft_s for run in runs), min(run.tpot_s for run in runs)
 
-lengths = [12, 48, 192, 768]
+lengths = [12, 48, 192, 480]
 waits = {length: two_waits(length) for length in lengths}
 ttft_s, tpot_s = waits[192]
 
@@ -159,10 +159,10 @@ reveal(
 #
 # **wait = TTFT + (n - 1) × TPOT**
 #
-# The next cell puts your numbers in. Then it changes one thing, the prompt: 12, 48, 192, 768 prompt tokens.
+# The next cell puts your numbers in. Then it changes one thing, the prompt: 12, 48, 192, 480 prompt tokens.
 
 # %% id="wait-total" tags=["path55"]
-print(f"{ttft_s:.3f} s + (24 - 1) x {tpot_s:.3f} s = {ttft_s + 23 * tpot_s:.2f} s, 192 prompt and 24 output tokens")
+print(f"{ttft_s:.3f} s + (16 - 1) x {tpot_s:.3f} s = {ttft_s + 15 * tpot_s:.2f} s, 192 prompt and 16 output tokens")
 print(f"Measured on {machine()}")
 figure = curve(
     lengths,
@@ -187,7 +187,7 @@ print(f"Measured on {machine()}")
 # %% [markdown] id="misconception" tags=["path55"]
 # ## A misconception: "twice the prompt, twice the wait for each word"
 #
-# Many think that a long prompt makes every word slower. Look at the curve you just made: with 64 times the prompt
+# Many think that a long prompt makes every word slower. Look at the curve you just made: with 40 times the prompt
 # tokens, TPOT changes little. The old tokens' keys and values are kept, so a step still computes one token. The next
 # cell says by how much each wait grew.
 

@@ -1,5 +1,6 @@
 """pyproject.toml, constraints.txt and environment.yml ask for the same, and it can be had on every named platform."""
 
+import ast
 import os
 import re
 import shutil
@@ -52,6 +53,17 @@ def test_every_requirement_is_pinned_within_its_bounds():
         (pin,) = pins[requirement.name].specifier
         assert pin.operator == "=="
         assert pin.version in requirement.specifier, requirement
+
+
+def test_every_package_that_the_code_imports_is_asked_for():
+    asked = {requirement.name for requirement in requirements("teacher")}
+    for file in (REPOSITORY / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            for name in (name.partition(".")[0] for name in names):
+                known = name in sys.stdlib_module_names or name == "servelab"
+                assert known or name.lower().replace("_", "-") in asked, f"{file.name} imports {name}"
 
 
 def test_pins_are_exact_and_public():

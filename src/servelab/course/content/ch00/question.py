@@ -31,7 +31,7 @@ PREDICTIONS = (
             "A prompt of {prompt} tokens, an answer of {output} tokens. The first output token comes when the whole "
             "prompt has passed the network; every later one needs one more step. **How many times longer do you wait "
             "for the first output token than for each later one?**"
-        ).format(prompt=192, output=24),
+        ).format(prompt=192, output=16),
         _(
             "The first output token took {ttft_ms:,.0f} ms (TTFT), each later one {tpot_ms:,.0f} ms (TPOT). The first "
             "step computes {prompt} tokens, a later one computes 1. Yet the wait is not {prompt} times as long: a "
