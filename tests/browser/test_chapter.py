@@ -148,7 +148,7 @@ def test_what_next_asks_before_a_decision_and_the_trace_answers(page):
     page.keyboard.press("Enter")
     asked = kernel.until("[n for n, one in enumerate(shown_widgets()) if one.question]", bool)
     name = f"shown_widgets()[{asked[0]}]"
-    widget.locator("p.sl-prompt").wait_for()
+    widget.get_by_text("Which physical block takes").first.wait_for()
     assert widget.locator("p.sl-verdict").count() == 0
 
     step = f"{name}._ticks[{name}.tick + 1][0]"  # the step that comes next, and what it stores last
@@ -167,7 +167,7 @@ def test_what_next_asks_before_a_decision_and_the_trace_answers(page):
 
 def point_at(page: LabPage, widget: Any, block: int) -> None:
     """Move over the pool with the arrow keys until the picture says it stands on this block."""
-    grid = widget.locator("svg .sl-grid[role=button]")
+    grid = widget.locator("svg g[role=button]")
     grid.wait_for()
     grid.focus()
     for _ in range(1000):
