@@ -21,7 +21,7 @@ from servelab.costs import paged_waste, requests_that_fit, workload
 from servelab.course import check, goals, hint, machine, own_words
 from servelab.course import predict, quiz, reveal, show, source
 from servelab.engine import Engine, EngineConfig, allocation_trace
-from servelab.figures import bars, curve, page_table_figure
+from servelab.figures import bars, curve
 from servelab.model import load_model
 from servelab.ops import AttentionBatch, CachedAttention
 from servelab.ops.attention import SequenceRead
@@ -101,7 +101,7 @@ while engine.has_unfinished():
 stored = [state.requests[0].num_computed_tokens for state in engine.trace.states()]
 ninth_step = stored.index(9)  # the step after which A has 9 tokens
 table = engine.trace.state_at(ninth_step).requests[0].block_table
-picture = page_table_figure(engine.trace, ninth_step, "A")
+picture = PageTableWidget(engine.trace, "A", step=ninth_step)
 reveal("02.ninth", {"actual": table[2], "table": str(table)}, picture)
 
 # %% [markdown] id="formulas" tags=["path55"]
@@ -113,8 +113,8 @@ reveal("02.ninth", {"actual": table[2], "table": str(table)}, picture)
 # - **blocks** = *T* / *B*, rounded up  (tokens ÷ tokens a block)
 #
 # The next cell evaluates both for A's 9th token and shows the code that the engine ran. In the widget after it, press
-# **What next?**: it stops before each decision, and you point at the block that takes the next token: A's 8th, A's 9th,
-# and later ones. Space plays, the arrow keys step. Then choose request B, and do the same for B.
+# **Next decision**: you point at the block that takes the next token, A's 8th, A's 9th, and later ones, and the run says
+# why. Space plays, the arrow keys step. Then choose request B, and do the same for B.
 
 # %% id="formulas-evaluated"
 position = 8  # A's 9th token
@@ -202,8 +202,8 @@ source(SequenceRead.__call__)
 # free, the longest hole has 7, and E with 9 tokens is refused. Those lost slots are **external fragmentation**.
 #
 # Now both pools get the same moves, the second one in blocks of 4: A, B, C, D take 2 + 1 + 2 + 2 = 7 blocks, so it is
-# full. A and C give 4 blocks back. E needs 9 ÷ 4, rounded up: 3 blocks. Step through the moves below: you stand before
-# E's arrival. Press **What next?**, say where E is admitted, and read why.
+# full. A and C give 4 blocks back. E needs 9 ÷ 4, rounded up: 3 blocks. You stand before E's arrival.
+# Press **Next decision**, say where E is admitted, and read why. The arrow keys step back through the moves.
 
 # %% id="memory-map-widget"
 moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7)]
@@ -318,9 +318,8 @@ figures = [
     )
     for y_title, values in (("Empty slots, % of those owned", wasted), ("Table entries a request", entries))
 ]
-mean = sum(lengths) / len(lengths)
-numbers = {"actual": wasted[256], "expected": 100 * 127.5 / (mean + 127.5), "mean_tokens": mean}
-reveal("02.block-size", {**numbers, "mean_waste": empty[256], "fit": held[256], "fit_16": held[16]}, *figures)
+numbers = {"mean_waste": empty[256], "fit": held[256], "fit_16": held[16]}
+reveal("02.block-size", {"actual": wasted[256], **numbers}, *figures)
 
 # %% [markdown] id="deeper-reads" tags=["deeper"]
 # ### Deeper: what many short reads cost here

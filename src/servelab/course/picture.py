@@ -86,6 +86,10 @@ def _figure_bundle(figure: Any, description: str) -> dict[str, Any]:
     import json
 
     data = json.loads(figure.to_json())
+    layout = data["layout"]
+    if layout.get("xaxis", {}).get("visible", True):  # a chart fits any page; a drawing in pixels keeps its size
+        layout.pop("width", None)
+        layout["autosize"] = True
     data["config"] = {"displaylogo": False, "responsive": True}
     return {PLOTLY: data, "text/plain": description or _("A figure.")}
 
@@ -93,7 +97,7 @@ def _figure_bundle(figure: Any, description: str) -> dict[str, Any]:
 def _picture(figure: Any, words: str, description: str) -> dict[str, Any]:
     if not description:
         raise ValueError("expected alt or a sentence for a figure in the solved edition, got neither")
-    png = recompressed(figure.to_image(format="png", scale=2))
+    png = recompressed(figure.to_image(format="png", scale=1.5))
     encoded = base64.b64encode(png).decode("ascii")
     caption = f"<figcaption>{inline(words)}</figcaption>" if words else ""
     size = f'width="{figure.layout.width}" ' if figure.layout.width else ""

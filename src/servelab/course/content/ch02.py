@@ -6,6 +6,7 @@ from servelab.costs import (
     kv_cache_bytes_per_token,
     paged_waste,
     requests_that_fit,
+    workload,
 )
 from servelab.course.content.form import (
     Chapter,
@@ -21,6 +22,8 @@ from servelab.translation import _
 
 POOL_BYTES, MAX_MODEL_LEN, BLOCK_SIZE = 512 * 2**20, 2048, 16
 REQUEST_TOKENS = 300
+MEAN_TOKENS = sum(request.num_tokens for request in workload()) / len(workload())
+HALF_BLOCK = sum(range(256)) / 256  # a last block of 256 slots has 0 to 255 empty ones
 SMOLLM2_BYTES = kv_cache_bytes_per_token(MODEL_SPECS["SmolLM2-135M"])
 LLAMA_BYTES = kv_cache_bytes_per_token(MODEL_SPECS["Llama-3-8B"])
 RESERVED_FIT = requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, REQUEST_TOKENS, reserved_tokens=MAX_MODEL_LEN)
@@ -138,11 +141,11 @@ PREDICTIONS = (
             "**How many percent of the slots that requests own hold no token now?**"
         ),
         _(
-            "Half a block again: (0 + 255) / 2 = 127.5 slots a request, counted {mean_waste:.0f}. As a share of the "
-            "slots owned: 127.5 / ({mean_tokens:.0f} + 127.5) = {expected:.0f} %. The pool holds {fit} of these "
-            "requests instead of {fit_16}. Sixteen times the waste, but less than sixteen times the share: what you divide by "
+            "Half a block again: (0 + 255) / 2 = {half} slots a request, counted {{mean_waste:.0f}}. As a share of the "
+            "slots owned: {half} / ({mean:.0f} + {half}) = {share:.0f} %. The pool holds {{fit}} of these requests "
+            "instead of {{fit_16}}. Sixteen times the waste, but less than sixteen times the share: what you divide by "
             "grows as well."
-        ),
+        ).format(half=HALF_BLOCK, mean=MEAN_TOKENS, share=100 * HALF_BLOCK / (MEAN_TOKENS + HALF_BLOCK)),
         unit="%",
         high=100,
         how="counted",
