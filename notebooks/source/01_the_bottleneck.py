@@ -1,0 +1,450 @@
+# %% [markdown] id="title" tags=["path55"]
+# # The bottleneck: why is decoding slow?
+#
+# **55 minutes** of core · Difficulty: medium · runs on a CPU, no GPU needed · comes after chapter 00
+#
+# In chapter 00 a model answered you, one token after another. Why does each output token take so long, and why can an
+# expensive card serve only a few people? In this chapter you switch the KV cache off and on, find out what a step
+# really waits for, and then catch three kinds of waste in runs of your own.
+#
+# Three ideas: the **KV cache** and what it costs, the **memory-bound** step, and **waste**: memory and seats that nobody
+# uses. What is marked "Deeper" can be skipped.
+
+# %% id="set-up" tags=["path55"]
+import timeit
+
+import numpy as np
+
+from servelab.cache import ContiguousCacheManager
+from servelab.costs import GPU_SPECS, MODEL_SPECS, Roofline, arithmetic_intensity, decode_step_bytes, decode_step_flops
+from servelab.costs import decode_step_seconds, holes, kv_cache_bytes_per_token, kv_weight_crossover_tokens
+from servelab.costs import prefill_bytes, prefill_flops, weight_bytes
+from servelab.course import check, goals, hint, machine, own_words, predict, quiz, reveal, show, source
+from servelab.device import measured_bandwidth, measured_matmul_flops
+from servelab.engine import Engine, EngineConfig, allocation_trace
+from servelab.figures import bars, curve, kv_growth, roofline
+from servelab.model import load_model
+from servelab.ops import CachedAttention, PackedCausalAttention
+from servelab.sampling import SamplingParams
+from servelab.trace import Schedule, waste
+from servelab.widgets import KVCalculatorWidget, MemoryMapWidget
+
+model = load_model("smollm2-135m", progress=False)
+goals("01")
+quiz("01.retrieval")
+
+# %% [markdown] id="loop-1" tags=["path55"]
+# ## 1. Keep K and V, or compute them again
+#
+# To find the next output token, the network needs the keys and values of **all** tokens so far: prompt tokens and
+# output tokens. The simplest program keeps nothing. It sends the whole text through the network for every output token.
+#
+# A token on its way through the network is a **row**. Time that program on texts of 16 to 256 tokens: how long does it
+# take to the next output token? Each time is the best of three, after a warm-up.
+
+# %% id="pain" tags=["path55"]
+ids = model.tokenizer.encode("Once upon a time there was a server. " * 40)[:256]
+
+def next_token(n):  # without a cache: all n tokens so far pass the network
+    return int(model.forward(ids[:n], range(n), PackedCausalAttention([n]), logits_rows=[n - 1]).argmax())
+
+lengths = [16, 64, 128, 192, 256]
+next_token(256)
+without = {n: min(timeit.repeat(f"next_token({n})", number=1, repeat=3, globals=globals())) for n in lengths}
+for n in (16, 256):
+    print(f"{n:3} tokens so far, {n:3} rows: {1000 * without[n]:6.0f} ms for one output token")
+print(f"Measured on {machine()}")
+
+# %% [markdown] id="by-hand" tags=["path55"]
+# ### By hand: A has 7 prompt tokens and gets 5 output tokens
+#
+# Take a pencil. **Without a cache**, the first output token needs 7 rows: the prompt. Now the text has 8 tokens, so the
+# second needs 8 rows, and so on.
+#
+# **With a cache**, the first step is the same: 7 rows. But their K and V are kept. The second step computes only what
+# is new, the first output token: 1 row. It looks at the 7 that are stored. And the last output token is never computed:
+# nobody looks at it.
+#
+# Add both columns up. Then run the cell: the last column is what our engine did, read from its trace.
+
+# %% id="by-hand-table" tags=["path55"]
+engine = Engine(model, EngineConfig(num_blocks=16))
+engine.generate(["The sky is blue because of the"], SamplingParams(max_tokens=5, ignore_eos=True))
+record = engine.trace.requests[0]
+p, n = record.num_prompt_tokens, record.num_output_tokens
+by_engine = [event.rows[0][1] for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
+
+table = ["| Output token | Tokens before it | Rows without a cache | Rows with a cache | Rows of the engine |", "|---" * 5 + "|"]
+for i in range(n):
+    text = record.token_texts[p + i].strip()
+    table.append(f"| {i + 1}: {text} | {p + i} | {p + i} | {p if i == 0 else 1} | {by_engine[i]} |")
+total = sum(range(p, p + n))
+table.append(f"| **together** | | **{total}** | **{p + n - 1}** | **{sum(by_engine)}** |")
+show("\n".join(table))
+
+# %% id="next-token-predict" tags=["path55"]
+predict("01.next-token")
+
+# %% id="next-token-reveal" tags=["path55"]
+def decode_s(num_requests, num_prompt_tokens):  # seconds of a step that decodes: the best of four
+    engine = Engine(model, EngineConfig(num_blocks=64, max_num_seqs=num_requests, max_num_batched_tokens=1024))
+    engine.generate([ids[:num_prompt_tokens]] * num_requests, SamplingParams(max_tokens=5, ignore_eos=True))
+    return min(step.duration_s for step in engine.trace.steps[1:])
+
+cached = {n: decode_s(1, n) for n in lengths}
+reveal("01.next-token", {
+    "actual": without[256] / cached[256], "rows": 256, "without_ms": 1000 * without[256],
+    "with_ms": 1000 * cached[256], "row_ms": 1000 * without[256] / 256,
+}, curve(
+    lengths, {"without a cache": [1000 * without[n] for n in lengths], "with a cache": [1000 * cached[n] for n in lengths]},
+    x_title="tokens of the text so far", y_title="ms for the next output token",
+    sentence="Without a cache each output token costs more than the one before; with it, the cost stays nearly level.",
+))
+
+# %% [markdown] id="rows-formula"
+# ### The formula, and one knob
+#
+# With *p* prompt tokens and *n* output tokens, in rows through the network:
+#
+# - **without a cache**: *n* × *p* + *n* × (*n* − 1) ÷ 2. There is *n*² in it: **quadratic**.
+# - **with a cache**: *p* + *n* − 1. **Linear**.
+#
+# The next cell evaluates both, and shows the code: in every layer it writes the new keys and values to their slots, and
+# then attends to all that is stored. After it you turn one knob, the number of output tokens after 16 prompt tokens,
+# from 1 to 240. Before you run it: what does the cache win when you ask for **one** output token?
+
+# %% id="rows-formula-run"
+for p, n in ((7, 5), (16, 240)):
+    print(f"{p} prompt, {n} output tokens: {n} × {p} + {n} × {n - 1} ÷ 2 = {n * p + n * (n - 1) // 2:,} rows without, "
+          f"{p} + {n} - 1 = {p + n - 1} rows with a cache")
+source(CachedAttention.__call__, docstring=False)
+
+# %% id="output-knob"
+slow = np.cumsum(np.interp(range(16, 256), lengths, list(without.values())))  # seconds up to output token 1, 2, ...
+fast = np.cumsum(np.interp(range(16, 256), lengths, list(cached.values())))
+fast += slow[0] - fast[0]  # the first output token needs the whole prompt either way
+counts = [1, 2, 4, 8, 15, 30, 60, 120, 240]
+show(
+    curve(
+        counts, {"without a cache": [slow[n - 1] for n in counts], "with a cache": [fast[n - 1] for n in counts]},
+        x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer", log_x=True, log_y=True,
+    ),
+    f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: {slow[-1] / fast[-1]:.1f} "
+    "times, and the more, the longer the answer. Times per token from the measurement above, added up.",
+)
+rows = {n: n * 16 + n * (n - 1) // 2 for n in (120, 240)}
+print(f"From 120 to 240 output tokens, without: {rows[240] / rows[120]:.1f} times the rows, {slow[239] / slow[119]:.1f} times the time")
+print(f"From 120 to 240 output tokens, with a cache: {fast[239] / fast[119]:.1f} times the time ({machine()})")
+
+# %% [markdown] id="loop-2" tags=["path55"]
+# ## 2. What a step waits for
+#
+# A request has two phases. In the **prefill** all prompt tokens pass the network together, in one step. Then comes the
+# **decode**: one row a step, one output token a step. You have timed both already, with the same weights.
+
+# %% id="two-phases" tags=["path55"]
+per_prompt_token, per_output_token = 1000 * without[256] / 256, 1000 * cached[256]
+print(f"Prefill of 256 prompt tokens: {per_prompt_token:6.2f} ms for each prompt token")
+print(f"Decode after them:            {per_output_token:6.2f} ms for each output token")
+print(f"An output token takes as long as {per_output_token / per_prompt_token:.1f} prompt tokens, on {machine()}")
+
+# %% [markdown] id="roofline-words"
+# ### By hand: two clocks
+#
+# Each step reads all weights from memory, and for each row it does 2 FLOPs (multiply, add) with every weight.
+#
+# - **bytes** = parameters × bytes a parameter, and the KV that is read and written
+# - **FLOPs** = 2 × parameters × rows, and the products of attention
+# - **arithmetic intensity** = FLOPs ÷ bytes, in FLOPs per byte
+# - **ridge point** of a machine = FLOP/s ÷ bytes/s, in FLOPs per byte. Below it the step is **memory-bound**.
+# - **seconds** = the larger of bytes ÷ (bytes/s) and FLOPs ÷ (FLOP/s)
+#
+# The cell does it for SmolLM2 at 16 bit on an H100, at the peaks of its datasheet, and shows the code.
+
+# %% id="roofline-by-hand"
+spec, h100 = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"].roofline()
+work = {
+    "decode, 1 request": (decode_step_bytes(spec, 1, 1), decode_step_flops(spec, 1, 1)),
+    "prefill, 1,024 prompt tokens": (prefill_bytes(spec, 1024), prefill_flops(spec, 1024)),
+}
+table = ["| | Bytes moved | FLOPs | FLOPs per byte | Reading takes | Computing takes | Limited by |", "|---" * 7 + "|"]
+for name, (size, flops) in work.items():
+    read_us, compute_us = 1e6 * size / h100.bandwidth_bytes_per_s, 1e6 * flops / h100.flops_per_s
+    table.append(f"| {name} | {size / 1e6:,.1f} MB | {flops / 1e9:,.3f} GFLOP | {flops / size:,.1f} | "
+                 f"{read_us:.1f} µs | {compute_us:.2f} µs | {h100.bound(flops / size).replace('compute', 'arithmetic')} |")
+print(f"Ridge point of an H100: {h100.flops_per_s / 1e12:.1f} TFLOP/s ÷ {h100.bandwidth_bytes_per_s / 1e12:.2f} TB/s "
+      f"= {h100.ridge_point:.0f} FLOPs per byte")
+show("\n".join(table))
+source(decode_step_bytes, Roofline.seconds, docstring=False)
+
+# %% id="batch-predict"
+predict("01.batch")
+
+# %% id="batch-reveal"
+sizes = [1, 2, 4, 8, 16, 32]
+step_s = {b: decode_s(b, 8) for b in sizes}
+rate = {b: b / step_s[b] for b in sizes}
+mine, width = Roofline(measured_matmul_flops(), measured_bandwidth(), machine()), model.dtype.itemsize
+points = {f"decode, {b}": (arithmetic_intensity(spec, b, 10, width, width), decode_step_flops(spec, b, 10) / step_s[b]) for b in (1, 8, 32)}
+prefill = prefill_flops(spec, 256), prefill_bytes(spec, 256, width, width)
+points["prefill, 256"] = (prefill[0] / prefill[1], prefill[0] / without[256])
+reveal(
+    "01.batch",
+    {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[32] / rate[16], "ridge": mine.ridge_point},
+    curve(sizes, {"measured": list(rate.values()), "if all steps took the same": [b * rate[1] for b in sizes]},
+          x_title="requests that decode together", y_title="output tokens a second", log_x=True, log_y=True,
+          sentence="A larger batch brings more output tokens a second, and each doubling brings less than the one before."),
+    roofline([mine, h100], points, sentence="Decoding for one request stands far down the slope, where memory is the "
+             "limit; more requests, or a prompt, move up to the right, until the flat roof stops them."),
+)
+
+# %% [markdown] id="kv-bytes" tags=["path55"]
+# ### The price of the cache
+#
+# The cache saves time and takes memory. For every token, prompt or output, each layer keeps one key and one value for
+# each KV head:
+#
+# **bytes a token** = layers × 2 (K and V) × KV heads × head dimension × bytes a number
+#
+# This grows with every token of every request. The weights do not grow. So at some number of tokens the cache outweighs
+# the model. Where?
+
+# %% id="crossover-predict" tags=["path55"]
+predict("01.crossover")
+
+# %% id="crossover-reveal" tags=["path55"]
+names = ["SmolLM2-135M", "Qwen3-0.6B", "Llama-2-7B", "Llama-3-8B", "Llama-3-70B", "DeepSeek-V3"]
+specs = [MODEL_SPECS[name] for name in names]
+equal = kv_weight_crossover_tokens(specs[0])
+table = ["| 16 bit | Layers | KV heads | Head dim | KV bytes a token | Weights | Equal at |", "|---" * 7 + "|"]
+for s in specs:
+    heads, dim = (s.num_kv_heads, s.head_dim) if s.attention != "MLA" else ("latent", s.kv_lora_rank + s.rope_head_dim)
+    table.append(f"| {s.name} | {s.num_layers} | {heads} | {dim} | {kv_cache_bytes_per_token(s):,} | "
+                 f"{weight_bytes(s) / 1e9:,.2f} GB | {kv_weight_crossover_tokens(s):,} tokens |")
+reveal(
+    "01.crossover",
+    {"actual": equal, "weights": weight_bytes(specs[0]), "bytes": kv_cache_bytes_per_token(specs[0]), "requests": equal // 1000},
+    "\n".join(table),
+    kv_growth([specs[0], specs[2], specs[3]], sentence="The cache grows with every token until it outweighs the weights (dots)."),
+)
+
+# %% [markdown] id="calculator-words"
+# ### Turn the knobs yourself
+#
+# The calculator uses the same functions. Two things to find with it:
+#
+# 1. Keep 1,024 tokens of context. Drag the batch up until KV outweighs the weights. How many requests?
+# 2. Choose Llama-3-8B and the shortest context. From which batch on is arithmetic the limit? Then make the context
+#    longer. Where does the point of the roofline go, and who brings the extra bytes?
+#
+# Then press **What next?**: it asks what a change will do, and answers with the calculation.
+
+# %% id="calculator"
+show(KVCalculatorWidget("SmolLM2-135M", "H100 SXM", batch_size=1, context_tokens=1024))
+
+# %% [markdown] id="loop-3" tags=["path55"]
+# ## 3. Three troubles
+#
+# So memory decides how many requests fit, and many requests are what makes a step worth its read. Now look at how a
+# simple server spends memory and steps. All three runs below are our own engine.
+#
+# **A. Reserved and never used.** The server knows the prompt tokens of a request, not how many output tokens will come.
+# It gives each request one unbroken range of slots (a **slot** holds K and V of one token), as long as prompt and output
+# may ever be together. That is a **reservation**.
+
+# %% id="reserved-predict" tags=["path55"]
+predict("01.reserved")
+
+# %% id="reserved-reveal" tags=["path55"]
+PROMPTS = ["The sky is blue because of the", "Once upon"]  # 7 and 2 prompt tokens
+rigid = Engine(model, EngineConfig(kv_cache="contiguous", reserve="max", num_blocks=32, max_model_len=128))
+for i, n in enumerate((12, 20, 8, 30, 16, 6)):
+    rigid.add_request(PROMPTS[i % 2], SamplingParams(max_tokens=n, ignore_eos=True), request_id="ABCDEF"[i])
+while rigid.has_unfinished():
+    rigid.step()
+reveal("01.reserved", {
+    "actual": 100 * waste(rigid.trace).used_of_owned,
+    "longest": max(request.num_tokens for request in rigid.trace.requests),
+    "together": max(len(state.running) for state in rigid.trace.states()),
+}, lambda: MemoryMapWidget(rigid.trace, labels=["512 slots, 128 reserved for each request"], step=5))
+
+# %% [markdown] id="hole" tags=["path55"]
+# **B. Holes.** Suppose the server knew every length and reserved exactly that. By hand: a pool of 28 slots, filled from
+# the left, each request into the first hole that is long enough.
+#
+# | Move | Slots | Free after it |
+# |---|---|---|
+# | A takes 7 | 0 to 6 | 21 |
+# | B takes 2 | 7 and 8 | 19 |
+# | C takes 7 | 9 to 15 | 12 |
+# | D takes 7 | 16 to 22 | 5 |
+# | A is done, C is done | 0 to 6 and 9 to 15 are free again | 5 + 7 + 7 = 19 |
+
+# %% id="hole-predict" tags=["path55"]
+predict("01.hole")
+
+# %% id="hole-reveal" tags=["path55"]
+moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7), ("free", "A"), ("free", "C"), ("place", "E", 9)]
+by_hand = allocation_trace(moves, kv_cache="contiguous", num_slots=28)
+runs = [length for start, length in holes(28, [request.reservation for request in by_hand.state_at(6).requests if request.reservation])]
+reveal(
+    "01.hole",
+    {"actual": max(runs), "largest": max(runs), "free": sum(runs), "needed": 9, "holes": " + ".join(map(str, runs))},
+    lambda: MemoryMapWidget(by_hand, labels=["28 slots"], step=6),
+)
+
+# %% id="hole-formula"
+pool = ContiguousCacheManager(28, reserve="exact")
+for name, slots in (("A", 7), ("B", 2), ("C", 7), ("D", 7)):
+    pool.allocate(name, slots)
+pool.free("A"), pool.free("C")
+for needed in (7, 9):
+    print(f"{needed} slots needed, {pool.num_free_slots} free, longest hole {pool.largest_hole}: placed? {needed <= pool.largest_hole}")
+source(ContiguousCacheManager.allocate)
+
+# %% [markdown] id="idle" tags=["path55"]
+# **C. Idle seats.** Memory is not the only thing that is wasted. A server computes requests in a **batch**, here of two:
+# it has two **seats**. With **static batching** a batch starts together, and the next one starts when all of it is done.
+#
+# A step brings each request in a seat one output token. The first step of a request reads its prompt, 7 or 2 prompt
+# tokens here, and brings its first output token as well. So a request with *n* output tokens sits for *n* steps:
+#
+# **used share** = output tokens ÷ (seats × steps), and **steps** = the longest output of each batch, added up
+
+# %% id="idle-predict" tags=["path55"]
+predict("01.idle")
+
+# %% id="idle-reveal" tags=["path55"]
+def run_static(outputs):
+    engine = Engine(model, EngineConfig(num_blocks=16, scheduling="static", max_num_seqs=2))
+    engine.generate(PROMPTS * 2, [SamplingParams(max_tokens=n, ignore_eos=True) for n in outputs])
+    return [dict(event.rows) for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
+
+loads = {"7, 2, 9, 3": (7, 2, 9, 3), "5, 5, 5, 5": (5, 5, 5, 5), "20, 2, 2, 2": (20, 2, 2, 2)}
+runs = {name: run_static(outputs) for name, outputs in loads.items()}
+share = {name: 100 * sum(map(len, rows)) / (2 * len(rows)) for name, rows in runs.items()}
+rows, done = runs["7, 2, 9, 3"], sum(0 in row or 1 in row for row in runs["7, 2, 9, 3"])
+seats = [" | ".join(next(("ABCD"[r] for r in row if r % 2 == seat), "·") for row in rows) for seat in (0, 1)]
+grid = f"| Step | {' | '.join(map(str, range(1, len(rows) + 1)))} |\n{'|---' * (len(rows) + 1)}|\n| Seat 1 | {seats[0]} |\n| Seat 2 | {seats[1]} |"
+split = {f"outputs {name}": {"brings an output token": value, "idle": 100 - value} for name, value in share.items()}
+reveal("01.idle", {
+    "actual": share["7, 2, 9, 3"], "first": done, "second": len(rows) - done, "steps": len(rows), "places": 2 * len(rows),
+    "tokens": sum(map(len, rows)), "equal": share["5, 5, 5, 5"], "outlier": share["20, 2, 2, 2"],
+}, grid, bars(split, x_title="% of the seat-steps", percent=True, styles={"brings an output token": "used", "idle": "internal"},
+              sentence="A seat is idle as soon as the outputs of a batch differ; with equal outputs nothing is lost."))
+
+# %% [markdown] id="loses" tags=["path55"]
+# ## When does it lose?
+#
+# Nothing here wins always. Two places where it turns:
+#
+# 1. **The cache** wins nothing for one output token: both ways compute the prompt once. It only takes memory. That is
+#    the load of a classifier, or of a model that scores texts.
+# 2. **Batching** shares one read of the weights. It cannot share KV: each request reads its own. From some batch on a
+#    step reads more KV than weights, and then more requests bring hardly more output tokens a second. With *T* tokens
+#    a request: **requests at the crossover = crossover tokens ÷ T**. Calculated for SmolLM2 on an H100:
+
+# %% id="loses-run" tags=["path55"]
+spec, card = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"]
+print(f"1. 256 prompt tokens, 1 output token: 256 rows either way, and {256 * model.kv_bytes_per_token / 1e6:.1f} MB of cache for nothing")
+print("2. What doubling the batch brings in output tokens a second (2 is perfect):")
+for T in (128, 1024, 4096):
+    turn = max(1, kv_weight_crossover_tokens(spec) // T)
+    gain = {b: 2 * decode_step_seconds(spec, card, b, T) / decode_step_seconds(spec, card, 2 * b, T) for b in (1, turn, 8 * turn)}
+    print(f"   {T:5,} tokens each: KV outweighs the weights above {turn:3} requests. "
+          + ", ".join(f"{b} to {2 * b}: {value:.2f} times" for b, value in gain.items()))
+
+# %% [markdown] id="misconception"
+# ## Misconception: "decoding is slow because the chip has too few FLOPs"
+#
+# If arithmetic were the limit, a step with 4 times the FLOPs would take 4 times as long. You have measured such a step:
+# 4 requests instead of 1. And of two cards with the same FLOP/s, neither would be faster. NVIDIA makes such a pair: the
+# H100 and the H200. Say what you expect, then run.
+#
+# The second part tests another one: **"the KV cache is always larger than the weights"**.
+
+# %% id="misconception-run"
+flops, size = decode_step_flops(spec, 1, 10), decode_step_bytes(spec, 1, 10, width, width)
+more = decode_step_flops(spec, 4, 10) / flops
+print(f"{more:.1f} times the FLOPs in a step: {step_s[4] / step_s[1]:.2f} times as long, on {machine()}")
+print(f"One request uses {flops / step_s[1] / mine.flops_per_s:.1%} of this machine's FLOP/s "
+      f"and {size / step_s[1] / mine.bandwidth_bytes_per_s:.0%} of its bandwidth")
+one, other = (GPU_SPECS[name] for name in ("H100 SXM", "H200 SXM"))
+ratio = decode_step_seconds(MODEL_SPECS["Llama-3-8B"], one) / decode_step_seconds(MODEL_SPECS["Llama-3-8B"], other)
+print(f"H200 against H100, calculated: {other.roofline().flops_per_s / one.roofline().flops_per_s:.2f} times the FLOP/s, "
+      f"{other.bandwidth_bytes_per_s / one.bandwidth_bytes_per_s:.2f} times the bandwidth, {ratio:.2f} times the output tokens a second")
+stored, weights = 256 * engine.storage.bytes_per_token(), model.num_parameters * width
+print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights / 1e6:.0f} MB. {stored / weights:.1%} of them, "
+      f"with {width} bytes a number in both")
+
+# %% [markdown] id="self-tests"
+# The step waits for memory, so arithmetic that nobody waits for changes little. And which of cache and weights is
+# larger depends on the number of tokens: you can compute where it turns.
+#
+# ## Self-tests
+#
+# Write three short functions. A check names the first wrong value and the likely mistake. `hint("01.rows")` gives the
+# next of three hints. Python's integers are enough; do not use `servelab` in your answers.
+
+# %% id="task-rows" tags=["exercise"]
+# Task 01.rows (fill, 5 minutes, easy)
+def rows_computed(num_prompt_tokens, num_output_tokens, cached):
+    """Rows through the network until the last output token is there. rows_computed(7, 5, True) is 11. Returns int."""
+    ### BEGIN SOLUTION 01.rows
+    if cached:
+        return num_prompt_tokens + num_output_tokens - 1
+    return sum(num_prompt_tokens + i for i in range(num_output_tokens))
+    ### END SOLUTION
+
+# %% id="check-rows" tags=["self-test"]
+# NBVAL_CHECK_OUTPUT
+check("01.rows", rows_computed)
+
+# %% id="task-kv-bytes" tags=["exercise"]
+# Task 01.kv-bytes (fill, 5 minutes, easy)
+def kv_bytes(num_layers, num_kv_heads, head_dim, bytes_per_element, num_prompt_tokens, num_output_tokens):
+    """Bytes in the cache when the request ends: of all tokens that passed the network (chapter 00). Returns int."""
+    ### BEGIN SOLUTION 01.kv-bytes
+    bytes_per_token = num_layers * 2 * num_kv_heads * head_dim * bytes_per_element
+    return bytes_per_token * (num_prompt_tokens + num_output_tokens - 1)
+    ### END SOLUTION
+
+# %% id="check-kv-bytes" tags=["self-test"]
+# NBVAL_CHECK_OUTPUT
+check("01.kv-bytes", kv_bytes)
+
+# %% id="task-hole" tags=["exercise"]
+# Task 01.hole (fill, 8 minutes, medium)
+def largest_hole(num_slots, taken):
+    """The longest run of free slots. `taken`: pairs (start, length) in any order. Returns int.
+    largest_hole(28, [(7, 2), (16, 7)]) is 7: the holes have 7, 7 and 5 slots."""
+    ### BEGIN SOLUTION 01.hole
+    largest, position = 0, 0
+    for start, length in sorted(taken):
+        largest = max(largest, start - position)
+        position = start + length
+    return max(largest, num_slots - position)
+    ### END SOLUTION
+
+# %% id="check-hole" tags=["self-test"]
+# NBVAL_CHECK_OUTPUT
+check("01.hole", largest_hole)
+
+# %% id="quiz"
+quiz("01")
+own_words("01.slow")
+
+# %% [markdown] id="summary" tags=["path55"]
+# ## Summary
+#
+# - The **KV cache** turns quadratic work into linear work. It wins nothing for one output token.
+# - A decode step for one request is **memory-bound**: it reads all weights to compute one row. A batch shares that read.
+# - The cache takes the same bytes for each prompt and output token. From a number of tokens that you can compute, it
+#   outweighs the model, and each request reads its own.
+# - Simple servers waste: **A** reserved and never used, **B** holes, **C** idle seats.
+#
+# **Sources.** Williams et al. 2009, "Roofline" (CACM 52(4)). Pope et al. 2022, "Efficiently Scaling Transformer
+# Inference". Kwon et al. 2023, "PagedAttention" (SOSP), section 3: the kinds of waste. GPUs and models: the datasheets
+# and configs that `GPU_SPECS` and `MODEL_SPECS` name.
+#
+# **Next.** Lab 01: KV accounting, and finding the crossover. Chapter 02: A and B, cured by one table. C is chapter 03.
