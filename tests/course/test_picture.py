@@ -39,6 +39,16 @@ def test_a_live_figure_keeps_its_data_and_says_its_sentence(figure, shown):
     assert "A curve." in caption["text/html"]
 
 
+def test_a_chart_fits_the_page_and_a_drawing_in_pixels_keeps_its_size(figure, shown):
+    figure.update_layout(width=860, height=420)
+    layout = shown(show, figure, "It grows.")[0][PLOTLY]["layout"]
+    assert "width" not in layout
+    assert layout["autosize"]
+    assert layout["height"] == 420
+    figure.update_xaxes(visible=False)
+    assert shown(show, figure, "It grows.")[0][PLOTLY]["layout"]["width"] == 860
+
+
 def test_a_figure_may_carry_its_own_texts(figure, shown):
     figure.update_layout(meta={"alt": "A <curve>.", "sentence": "It grows."})
     bundle, caption = shown(show, figure)
