@@ -97,7 +97,7 @@ reveal("01.next-token", {
     "with_ms": 1000 * cached[256], "row_ms": 1000 * without[256] / 256,
 }, curve(
     lengths, {"without a cache": [1000 * without[n] for n in lengths], "with a cache": [1000 * cached[n] for n in lengths]},
-    x_title="tokens of the text so far", y_title="ms for the next output token",
+    x_title="tokens of the text so far", y_title="ms for the next output token", height=340,
     sentence="Without a cache each output token costs more than the one before; with it, the cost stays nearly level.",
 ))
 
@@ -127,7 +127,7 @@ counts = [1, 2, 4, 8, 15, 30, 60, 120, 240]
 show(
     curve(
         counts, {"without a cache": [slow[n - 1] for n in counts], "with a cache": [fast[n - 1] for n in counts]},
-        x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer", log_x=True, log_y=True,
+        x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer", log_x=True, log_y=True, height=340,
     ),
     f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: {slow[-1] / fast[-1]:.1f} "
     "times, and the more, the longer the answer. Times per token from the measurement above, added up.",
@@ -192,9 +192,9 @@ reveal(
     "01.batch",
     {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[32] / rate[16], "ridge": mine.ridge_point},
     curve(sizes, {"measured": list(rate.values()), "if all steps took the same": [b * rate[1] for b in sizes]},
-          x_title="requests that decode together", y_title="output tokens a second", log_x=True, log_y=True,
+          x_title="requests that decode together", y_title="output tokens a second", log_x=True, log_y=True, height=340,
           sentence="A larger batch brings more output tokens a second, and each doubling brings less than the one before."),
-    roofline([mine, h100], points, sentence="Decoding for one request stands far down the slope, where memory is the "
+    roofline([mine, h100], points, height=420, sentence="Decoding for one request stands far down the slope, where memory is the "
              "limit; more requests, or a prompt, move up to the right, until the flat roof stops them."),
 )
 
@@ -225,7 +225,7 @@ reveal(
     "01.crossover",
     {"actual": equal, "weights": weight_bytes(specs[0]), "bytes": kv_cache_bytes_per_token(specs[0]), "requests": equal // 1000},
     "\n".join(table),
-    kv_growth([specs[0], specs[2], specs[3]], sentence="The cache grows with every token until it outweighs the weights (dots)."),
+    kv_growth([specs[0], specs[2], specs[3]], height=380, sentence="The cache grows with every token until it outweighs the weights (dots)."),
 )
 
 # %% [markdown] id="calculator-words"
