@@ -48,7 +48,7 @@ readiness()
 
 # %% id="first-answer-run" tags=["path55"]
 model = load_model("smollm2-135m", progress=False)
-engine = Engine(model, EngineConfig(num_blocks=64))
+engine = Engine(model, EngineConfig(num_blocks=12))
 question = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 engine.add_request(model.tokenizer.chat(question), SamplingParams(max_tokens=40), request_id="A")
 while engine.has_unfinished():
@@ -187,9 +187,9 @@ print(f"Measured on {machine()}")
 # %% [markdown] id="misconception" tags=["path55"]
 # ## A misconception: "twice the prompt, twice the wait for each word"
 #
-# Many think that a long prompt makes every word slower. Look at the curve you just made: with 40 times the prompt
-# tokens, TPOT changes little. The old tokens' keys and values are kept, so a step still computes one token. The next
-# cell says by how much each wait grew.
+# Many think that a long prompt makes every word slower. Look at the curve you just made: TTFT climbs with the prompt
+# tokens, TPOT hardly moves. The old tokens' keys and values are kept, so a step still computes one token. The next cell
+# says by how much each wait grew.
 
 # %% id="misconception-run" tags=["path55"]
 print(f"From {lengths[0]} to {lengths[-1]} prompt tokens, {lengths[-1] // lengths[0]} times as many:")
