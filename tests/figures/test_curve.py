@@ -3,6 +3,7 @@
 import pytest
 
 from servelab.figures import curve
+from servelab.figures.curve import log_ticks
 
 
 def test_series_differ_by_more_than_colour():
@@ -21,3 +22,10 @@ def test_log_axes_and_bad_lengths():
     assert curve([1, 2], {"a": [1, 2]}, x_title="", y_title="", log_x=True).layout.xaxis.type == "log"
     with pytest.raises(ValueError, match="expected 2 values for 'a', got 3"):
         curve([1, 2], {"a": [1, 2, 3]}, x_title="", y_title="")
+
+
+def test_a_logarithmic_axis_names_round_values_in_full():
+    assert log_ticks([0.3, 40]) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500])
+    assert log_ticks([3, 4000]) == [1, 10, 100, 1000, 10_000]
+    figure = curve([1, 2], {"a": [30, 90]}, x_title="", y_title="", log_y=True)
+    assert list(figure.layout.yaxis.ticktext) == ["10", "20", "50", "100", "200", "500"]

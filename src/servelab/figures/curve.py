@@ -1,5 +1,6 @@
 """`curve`: measured series as lines with a label at their end."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
@@ -49,7 +50,10 @@ def curve(
     figure.update_yaxes(title_text=y_title, type="log" if log_y else "linear")
     if log_x and len(x) <= 12:  # the values that were measured, instead of Plotly's 2, 5, 10
         figure.update_xaxes(tickvals=list(x), ticktext=[f"{value:,}" for value in x])
-    if not log_y:
+    if log_y:
+        ticks = log_ticks([value for values in series.values() for value in values if value > 0])
+        figure.update_yaxes(tickvals=ticks, ticktext=[f"{value:,g}" for value in ticks])
+    else:
         figure.update_yaxes(rangemode="tozero")
     for name, position in (marks or {}).items():
         figure.add_vline(
@@ -59,3 +63,11 @@ def curve(
             annotation_position="top left",
         )
     return figure
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Round values for a logarithmic axis, all written alike: 1, 2, 5, 10, ...; over 2.5 decades 1, 10, 100 alone."""
+    low, high = min(values), max(values)
+    steps = (1, 2, 5) if high < 10**2.5 * low else (1,)
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [step * 10.0**exponent for exponent in exponents for step in steps]
