@@ -325,8 +325,8 @@ reveal("02.block-size", {"actual": wasted[256], **numbers}, *figures)
 # ### Deeper: what many short reads cost here
 #
 # Counting entries is not timing. This cell gathers K of 2,048 tokens of SmolLM2, 30 layers, block by block in a mixed
-# order, and takes the best of 5 runs. One block size always gives the same bytes; only the number of pieces differs.
-# Numbers of one machine: run it on yours. A GPU kernel has other reasons to like larger blocks, and the same trade.
+# order, and takes the best of 20 runs. Every block size moves the same bytes; only the number of pieces differs.
+# These are numbers of one machine: run it on yours. A GPU kernel is another machine again, with the same trade to make.
 
 # %% id="deeper-reads-run" tags=["deeper"]
 timed = {}
@@ -334,7 +334,7 @@ for size in (1, 4, 16, 64, 256):
     storage = KVStorage(30, 2048 // size, size, 3, 64)
     order = torch.randperm(2048 // size, generator=torch.Generator().manual_seed(0))
     best = float("inf")
-    for _ in range(5):
+    for _ in range(20):
         begin = time.perf_counter()
         for layer in range(30):
             storage.keys(layer).index_select(0, order)
@@ -355,7 +355,7 @@ show(curve(
 #    that one request leaves fits the next. Blocks of 16 still waste the end of the last block.
 # 2. **Requests that use their reservation.** From which length on do blocks hold no more than 2,048 reserved slots?
 # 3. **One request, or memory to spare.** Nobody waits for memory, so capacity is worth nothing, and what is left is the
-#    price of the gather. Measured below for one decoding request, all 30 layers, the attention alone.
+#    price of the gather: small or not, it buys nothing here. Measured for one decoding request, attention of 30 layers.
 
 # %% id="when-it-loses-run"
 exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
@@ -372,7 +372,7 @@ def attention_ms(attend):
     for layer in range(30):
         attend(layer, q, k, k)
     return 1000 * (time.perf_counter() - begin)
-taken = [(attention_ms(in_range), attention_ms(in_blocks)) for _ in range(15)]  # in turn, best of 15
+taken = [(attention_ms(in_range), attention_ms(in_blocks)) for _ in range(20)]  # in turn, best of 20
 row_ms, table_ms = min(pair[0] for pair in taken), min(pair[1] for pair in taken)
 print(f"3. One request, {n:,} stored tokens: {row_ms:.2f} ms a step from one range,")
 print(f"   {table_ms:.2f} ms through a table, {table_ms / row_ms:.1f} times ({machine()})")
