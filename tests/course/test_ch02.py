@@ -8,7 +8,7 @@ import pytest
 
 from servelab.costs import MODEL_SPECS, blocks_needed, kv_cache_bytes_per_token, requests_that_fit
 from servelab.course import content
-from servelab.course.content.ch02 import QUIZ, RETRIEVAL
+from servelab.course.content.ch02.quiz import QUIZ, RETRIEVAL
 from servelab.course.tasks import task
 from servelab.course.tasks.task import run_task
 

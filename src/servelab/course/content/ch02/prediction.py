@@ -1,0 +1,140 @@
+"""The predictions of chapter 02, with what explains the gap. Numbers are computed here."""
+
+from servelab.course.content.ch02.load import (
+    BLOCK_SIZE,
+    HALF_BLOCK,
+    MAX_MODEL_LEN,
+    MEAN_TOKENS,
+    REQUEST_TOKENS,
+    RESERVED_FIT,
+    SMOLLM2_BYTES,
+)
+from servelab.course.content.form import Choice, Prediction
+from servelab.translation import _
+
+
+def _ninth(values: object) -> str:
+    """Which choice the third block of A's table is."""
+    block = dict(values)["actual"]  # type: ignore[call-overload]
+    return {1: "same", 2: "next"}.get(block, "free")
+
+
+PREDICTIONS = (
+    Prediction(
+        "02.ninth",
+        _(
+            "A has 7 prompt tokens, B has 2. A block has 4 slots, and the pool has 7 blocks, 0 to 6. A arrives first, "
+            "B right after it; the pool hands out 0, 1, 2, ... From then on each of them "
+            "stores one more token a step. **Where does A's 9th token go?**"
+        ),
+        _(
+            "A's 7 prompt tokens took blocks 0 and 1, B's 2 took block 2. A's 8th token filled the last slot of "
+            "block 1, so the 9th needed a block, and the pool gave block {actual}. A's table is now {table}: it "
+            "skips a block, and nothing had to move."
+        ),
+        choices=(
+            Choice(
+                "same",
+                _("Into a free slot of block 1, A's second block"),
+                _("Block 1 has 4 slots, for A's tokens 5 to 8. The 8th token took the last of them."),
+            ),
+            Choice(
+                "next",
+                _("Into block 2, the one behind A's other blocks"),
+                _("B arrived before A needed it, so block 2 holds B's tokens. Its two empty slots are B's as well."),
+            ),
+            Choice(
+                "free",
+                _("Into block 3, wherever the rest of A lies"),
+                _("Any free block will do. The table remembers which one it was."),
+            ),
+            Choice(
+                "move",
+                _("A moves to three blocks that lie in a row"),
+                _("Nothing ever moves. The table is there so that nothing has to."),
+            ),
+        ),
+        how="counted",
+        decide=_ninth,
+    ),
+    Prediction(
+        "02.same-tokens",
+        _(
+            "Three prompts, 12 output tokens each: 36 output tokens, chosen greedily in float32. You run them with one "
+            "unbroken range a request, and again with blocks of 4 that lie mixed in the pool. "
+            "**How many of the 36 output tokens come out differently?**"
+        ),
+        _(
+            "Attention takes a query, and for each earlier token a key and a value. Where these lie is not in the "
+            "formula. Each key carries its own position (the rotary embedding turned it before it was stored), so the "
+            "engine only has to find the right ones. With blocks of 4 it jumped {places} times to a block that does "
+            "not follow the one before."
+        ),
+        unit=_("output tokens"),
+        high=36,
+        how="counted",
+    ),
+    Prediction(
+        "02.capacity",
+        _(
+            "A pool of 512 MiB, {bytes:,} bytes a token (SmolLM2 at 16 bit). Each request ends with {tokens} tokens, "
+            "prompt and output together. A server that reserves {reserve:,} slots for each holds {fit} requests. "
+            "**How many does it hold with blocks of {block} and nothing reserved?**"
+        ).format(
+            bytes=SMOLLM2_BYTES,
+            tokens=REQUEST_TOKENS,
+            reserve=MAX_MODEL_LEN,
+            fit=RESERVED_FIT,
+            block=BLOCK_SIZE,
+        ),
+        _(
+            "The pool has {slots:,} slots, that is {blocks:,} whole blocks. A request of {tokens} tokens takes "
+            "{per_request} blocks: {owned} slots, of which {wasted} stay empty. {blocks:,} / {per_request}, rounded "
+            "down, is {actual}. The gain of {gain:.1f} times is nearly all of what was reserved and never used."
+        ),
+        unit=_("requests"),
+        how="calculated",
+        close=1.1,
+        too_low=_("Did part of the reservation stay in your count? A block comes only when a token needs it."),
+        too_high=_("More than the pool has slots for: each request keeps its {owned} slots until it ends."),
+    ),
+    Prediction(
+        "02.waste",
+        _(
+            "Now real life: lengths differ. The workload has 300 tokens a request on average (prompt and output), "
+            "2,048 at most. You fill the pool with blocks of 16, each request at its full length. "
+            "**How many percent of the slots that requests own hold no token?**"
+        ),
+        _(
+            "Only the last block of a request can have empty slots, 0 to 15 of its 16: (0 + 15) / 2 = 7.5 on average. "
+            "Counted here: {mean_waste:.1f}, beside {mean_tokens:.0f} tokens. The server that reserves 2,048 slots "
+            "wastes {reserved_waste:.0f} % of what it hands out. One that knew every length in advance would get "
+            "{exact} requests into an empty pool. Blocks hold {paged}, and need to know nothing."
+        ),
+        unit="%",
+        high=100,
+        how="counted",
+        close=1.4,
+        too_high=_("It is tempting to think of half a block in every block. Which blocks of a request are never full?"),
+        too_low=_("A length is a multiple of 16 only now and then, so most last blocks have some empty slots."),
+    ),
+    Prediction(
+        "02.block-size",
+        _(
+            "The same workload with blocks of 256 instead of 16. "
+            "**How many percent of the slots that requests own hold no token now?**"
+        ),
+        _(
+            "Half a block again: (0 + 255) / 2 = {half} slots a request, counted {{mean_waste:.0f}}. As a share of the "
+            "slots owned: {half} / ({mean:.0f} + {half}) = {share:.0f} %. The pool holds {{fit}} of these requests "
+            "instead of {{fit_16}}. Sixteen times the waste, but less than sixteen times the share: what you divide by "
+            "grows as well."
+        ).format(half=HALF_BLOCK, mean=MEAN_TOKENS, share=100 * HALF_BLOCK / (MEAN_TOKENS + HALF_BLOCK)),
+        unit="%",
+        high=100,
+        how="counted",
+        close=1.25,
+        too_high=_("The wasted slots grow about sixteenfold. But what do you divide them by?"),
+        too_low=_("How many slots does half a block of 256 have, beside a request of 300 tokens?"),
+    ),
+)
