@@ -16,9 +16,9 @@ import timeit
 import numpy as np
 
 from servelab.cache import ContiguousCacheManager
-from servelab.costs import GPU_SPECS, MODEL_SPECS, Roofline, arithmetic_intensity, decode_step_bytes, decode_step_flops
-from servelab.costs import decode_step_seconds, holes, kv_cache_bytes_per_token, kv_weight_crossover_tokens
-from servelab.costs import prefill_bytes, prefill_flops, weight_bytes
+from servelab.costs import GPU_SPECS, MODEL_SPECS, Roofline, arithmetic_intensity, holes, weight_bytes
+from servelab.costs import decode_step_bytes, decode_step_flops, decode_step_seconds, prefill_bytes, prefill_flops
+from servelab.costs import kv_cache_bytes_per_token, kv_weight_crossover_tokens
 from servelab.course import check, goals, hint, machine, own_words, predict, quiz, reveal, show, source
 from servelab.device import measured_bandwidth, measured_matmul_flops
 from servelab.engine import Engine, EngineConfig, allocation_trace
@@ -61,9 +61,9 @@ print(f"Measured on {machine()}")
 # Take a pencil. **Without a cache**, the first output token needs 7 rows: the prompt. Now the text has 8 tokens, so the
 # second needs 8 rows, and so on.
 #
-# **With a cache**, the first step is the same: 7 rows. But their K and V are kept. The second step computes only what
-# is new, the first output token: 1 row. It looks at the 7 that are stored. And the last output token is never computed:
-# nobody looks at it.
+# **With a cache**, the first step is the same: 7 rows. But their K and V are kept: that is the **KV cache**. The second
+# step computes only what is new, the first output token: 1 row. It looks at the 7 that are stored. And the last output
+# token is never computed: nobody looks at it.
 #
 # Add both columns up. Then run the cell: the last column is what our engine did, read from its trace.
 
@@ -74,7 +74,8 @@ record = engine.trace.requests[0]
 p, n = record.num_prompt_tokens, record.num_output_tokens
 by_engine = [event.rows[0][1] for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
 
-table = ["| Output token | Tokens before it | Rows without a cache | Rows with a cache | Rows of the engine |", "|---" * 5 + "|"]
+table = ["| Output token | Tokens before it | Rows without a cache | Rows with a cache | Rows of the engine |"]
+table.append("|---" * 5 + "|")
 for i in range(n):
     text = record.token_texts[p + i].strip()
     table.append(f"| {i + 1}: {text} | {p + i} | {p + i} | {p if i == 0 else 1} | {by_engine[i]} |")
@@ -86,9 +87,9 @@ show("\n".join(table))
 predict("01.next-token")
 
 # %% id="next-token-reveal" tags=["path55"]
-def decode_s(num_requests, num_prompt_tokens):  # seconds of a step that decodes: the best of four
+def decode_s(num_requests, num_prompt_tokens):  # seconds of a step that decodes: the best of six
     engine = Engine(model, EngineConfig(num_blocks=64, max_num_seqs=num_requests, max_num_batched_tokens=1024))
-    engine.generate([ids[:num_prompt_tokens]] * num_requests, SamplingParams(max_tokens=5, ignore_eos=True))
+    engine.generate([ids[:num_prompt_tokens]] * num_requests, SamplingParams(max_tokens=7, ignore_eos=True))
     return min(step.duration_s for step in engine.trace.steps[1:])
 
 cached = {n: decode_s(1, n) for n in lengths}
@@ -96,9 +97,10 @@ reveal("01.next-token", {
     "actual": without[256] / cached[256], "rows": 256, "without_ms": 1000 * without[256],
     "with_ms": 1000 * cached[256], "row_ms": 1000 * without[256] / 256,
 }, curve(
-    lengths, {"without a cache": [1000 * without[n] for n in lengths], "with a cache": [1000 * cached[n] for n in lengths]},
+    lengths,
+    {"without a cache": [1000 * without[n] for n in lengths], "with a cache": [1000 * cached[n] for n in lengths]},
     x_title="tokens of the text so far", y_title="ms for the next output token", height=340,
-    sentence="Without a cache each output token costs more than the one before; with it, the cost stays nearly level.",
+    sentence="Without a cache each output token costs more than the one before; with it, nearly the same.",
 ))
 
 # %% [markdown] id="rows-formula"
@@ -115,8 +117,8 @@ reveal("01.next-token", {
 
 # %% id="rows-formula-run"
 for p, n in ((7, 5), (16, 240)):
-    print(f"{p} prompt, {n} output tokens: {n} × {p} + {n} × {n - 1} ÷ 2 = {n * p + n * (n - 1) // 2:,} rows without, "
-          f"{p} + {n} - 1 = {p + n - 1} rows with a cache")
+    print(f"{p} prompt tokens, {n} output tokens, without a cache: "
+          f"{n} × {p} + {n} × {n - 1} ÷ 2 = {n * p + n * (n - 1) // 2:,} rows; with it: {p} + {n} - 1 = {p + n - 1} rows")
 source(CachedAttention.__call__, docstring=False)
 
 # %% id="output-knob"
@@ -127,20 +129,22 @@ counts = [1, 2, 4, 8, 15, 30, 60, 120, 240]
 show(
     curve(
         counts, {"without a cache": [slow[n - 1] for n in counts], "with a cache": [fast[n - 1] for n in counts]},
-        x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer", log_x=True, log_y=True, height=340,
+        x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer",
+        log_x=True, log_y=True, height=340,
     ),
-    f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: {slow[-1] / fast[-1]:.1f} "
-    "times, and the more, the longer the answer. Times per token from the measurement above, added up.",
+    f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: "
+    f"{slow[-1] / fast[-1]:.1f} times, and more for longer answers. The measured times per token, added up.",
 )
 rows = {n: n * 16 + n * (n - 1) // 2 for n in (120, 240)}
-print(f"From 120 to 240 output tokens, without: {rows[240] / rows[120]:.1f} times the rows, {slow[239] / slow[119]:.1f} times the time")
-print(f"From 120 to 240 output tokens, with a cache: {fast[239] / fast[119]:.1f} times the time ({machine()})")
+print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.1f} times the rows, "
+      f"{slow[239] / slow[119]:.1f} times the time; with it: {fast[239] / fast[119]:.1f} times the time ({machine()})")
 
 # %% [markdown] id="loop-2" tags=["path55"]
 # ## 2. What a step waits for
 #
 # A request has two phases. In the **prefill** all prompt tokens pass the network together, in one step. Then comes the
-# **decode**: one row a step, one output token a step. You have timed both already, with the same weights.
+# **decode**: one row a step, one output token a step. You have timed both already, with the same weights. Requests that
+# are computed in the same step are a **batch**; so far the batch was 1.
 
 # %% id="two-phases" tags=["path55"]
 per_prompt_token, per_output_token = 1000 * without[256] / 256, 1000 * cached[256]
@@ -167,13 +171,14 @@ work = {
     "decode, 1 request": (decode_step_bytes(spec, 1, 1), decode_step_flops(spec, 1, 1)),
     "prefill, 1,024 prompt tokens": (prefill_bytes(spec, 1024), prefill_flops(spec, 1024)),
 }
-table = ["| | Bytes moved | FLOPs | FLOPs per byte | Reading takes | Computing takes | Limited by |", "|---" * 7 + "|"]
+table = ["| | Bytes moved | FLOPs | FLOPs per byte | Reading takes | Computing takes | It waits for |"]
+table.append("|---" * 7 + "|")
 for name, (size, flops) in work.items():
     read_us, compute_us = 1e6 * size / h100.bandwidth_bytes_per_s, 1e6 * flops / h100.flops_per_s
     table.append(f"| {name} | {size / 1e6:,.1f} MB | {flops / 1e9:,.3f} GFLOP | {flops / size:,.1f} | "
-                 f"{read_us:.1f} µs | {compute_us:.2f} µs | {h100.bound(flops / size).replace('compute', 'arithmetic')} |")
-print(f"Ridge point of an H100: {h100.flops_per_s / 1e12:.1f} TFLOP/s ÷ {h100.bandwidth_bytes_per_s / 1e12:.2f} TB/s "
-      f"= {h100.ridge_point:.0f} FLOPs per byte")
+                 f"{read_us:.1f} µs | {compute_us:.2f} µs | {'memory' if read_us > compute_us else 'arithmetic'} |")
+print(f"Ridge point of an H100: {h100.flops_per_s / 1e12:.1f} TFLOP/s ÷ {h100.bandwidth_bytes_per_s / 1e12:.2f} TB/s"
+      f" = {h100.ridge_point:.0f} FLOPs per byte")
 show("\n".join(table))
 source(decode_step_bytes, Roofline.seconds, docstring=False)
 
@@ -181,21 +186,22 @@ source(decode_step_bytes, Roofline.seconds, docstring=False)
 predict("01.batch")
 
 # %% id="batch-reveal"
-sizes = [1, 2, 4, 8, 16, 32]
+sizes = [1, 2, 4, 8, 16, 32, 64]
 step_s = {b: decode_s(b, 8) for b in sizes}
 rate = {b: b / step_s[b] for b in sizes}
 mine, width = Roofline(measured_matmul_flops(), measured_bandwidth(), machine()), model.dtype.itemsize
-points = {f"decode, {b}": (arithmetic_intensity(spec, b, 10, width, width), decode_step_flops(spec, b, 10) / step_s[b]) for b in (1, 8, 32)}
-prefill = prefill_flops(spec, 256), prefill_bytes(spec, 256, width, width)
-points["prefill, 256"] = (prefill[0] / prefill[1], prefill[0] / without[256])
+intensity = {b: arithmetic_intensity(spec, b, 10, width, width) for b in sizes}
+points = {str(b): (intensity[b], decode_step_flops(spec, b, 10) / step_s[b]) for b in (1, 8, 32)}
+flops = prefill_flops(spec, 256)
+points["prefill"] = (flops / prefill_bytes(spec, 256, width, width), flops / without[256])
 reveal(
     "01.batch",
-    {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[32] / rate[16], "ridge": mine.ridge_point},
+    {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[64] / rate[32], "ridge": mine.ridge_point},
     curve(sizes, {"measured": list(rate.values()), "if all steps took the same": [b * rate[1] for b in sizes]},
-          x_title="requests that decode together", y_title="output tokens a second", log_x=True, log_y=True, height=340,
-          sentence="A larger batch brings more output tokens a second, and each doubling brings less than the one before."),
-    roofline([mine, h100], points, height=420, sentence="Decoding for one request stands far down the slope, where memory is the "
-             "limit; more requests, or a prompt, move up to the right, until the flat roof stops them."),
+          x_title="requests that decode together", y_title="output tokens a second", height=340, log_x=True, log_y=True,
+          sentence="A larger batch brings more output tokens a second, but less and less than the dashed line."),
+    roofline([mine, h100], points, height=420, sentence="Decode steps for 1, 8 and 32 requests, and a prefill: one "
+             "request stands far down the slope, where memory is the limit; more rows move up to the flat roof."),
 )
 
 # %% [markdown] id="kv-bytes" tags=["path55"]
@@ -216,16 +222,20 @@ predict("01.crossover")
 names = ["SmolLM2-135M", "Qwen3-0.6B", "Llama-2-7B", "Llama-3-8B", "Llama-3-70B", "DeepSeek-V3"]
 specs = [MODEL_SPECS[name] for name in names]
 equal = kv_weight_crossover_tokens(specs[0])
-table = ["| 16 bit | Layers | KV heads | Head dim | KV bytes a token | Weights | Equal at |", "|---" * 7 + "|"]
+table = ["| 16 bit | Layers | KV heads | Head dim | KV bytes a token | Weights, GB | Equal at, tokens |", "|---" * 7 + "|"]
 for s in specs:
-    heads, dim = (s.num_kv_heads, s.head_dim) if s.attention != "MLA" else ("latent", s.kv_lora_rank + s.rope_head_dim)
+    heads, dim = s.num_kv_heads, s.head_dim
+    if s.attention == "MLA":  # one compressed vector for all heads
+        heads, dim = "none", s.kv_lora_rank + s.rope_head_dim
     table.append(f"| {s.name} | {s.num_layers} | {heads} | {dim} | {kv_cache_bytes_per_token(s):,} | "
-                 f"{weight_bytes(s) / 1e9:,.2f} GB | {kv_weight_crossover_tokens(s):,} tokens |")
+                 f"{weight_bytes(s) / 1e9:,.2f} | {kv_weight_crossover_tokens(s):,} |")
 reveal(
     "01.crossover",
-    {"actual": equal, "weights": weight_bytes(specs[0]), "bytes": kv_cache_bytes_per_token(specs[0]), "requests": equal // 1000},
+    {"actual": equal, "weights": weight_bytes(specs[0]), "bytes": kv_cache_bytes_per_token(specs[0]),
+     "requests": round(equal / 1000)},
     "\n".join(table),
-    kv_growth([specs[0], specs[2], specs[3]], height=380, sentence="The cache grows with every token until it outweighs the weights (dots)."),
+    kv_growth([specs[0], specs[2], specs[3]], height=380,
+              sentence="The cache grows with every token; from the dots on it is heavier than the weights."),
 )
 
 # %% [markdown] id="calculator-words"
@@ -284,9 +294,10 @@ reveal("01.reserved", {
 predict("01.hole")
 
 # %% id="hole-reveal" tags=["path55"]
-moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7), ("free", "A"), ("free", "C"), ("place", "E", 9)]
-by_hand = allocation_trace(moves, kv_cache="contiguous", num_slots=28)
-runs = [length for start, length in holes(28, [request.reservation for request in by_hand.state_at(6).requests if request.reservation])]
+moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7), ("free", "A"), ("free", "C")]
+by_hand = allocation_trace([*moves, ("place", "E", 9)], kv_cache="contiguous", num_slots=28)
+owned = [request.reservation for request in by_hand.state_at(6).requests if request.reservation]
+runs = [length for start, length in holes(28, owned)]
 reveal(
     "01.hole",
     {"actual": max(runs), "largest": max(runs), "free": sum(runs), "needed": 9, "holes": " + ".join(map(str, runs))},
@@ -299,11 +310,12 @@ for name, slots in (("A", 7), ("B", 2), ("C", 7), ("D", 7)):
     pool.allocate(name, slots)
 pool.free("A"), pool.free("C")
 for needed in (7, 9):
-    print(f"{needed} slots needed, {pool.num_free_slots} free, longest hole {pool.largest_hole}: placed? {needed <= pool.largest_hole}")
+    print(f"{needed} slots needed, {pool.num_free_slots} free, longest hole {pool.largest_hole}: "
+          f"{'placed' if pool.can_allocate('E', needed) else 'refused'}")
 source(ContiguousCacheManager.allocate)
 
 # %% [markdown] id="idle" tags=["path55"]
-# **C. Idle seats.** Memory is not the only thing that is wasted. A server computes requests in a **batch**, here of two:
+# **C. Idle seats.** Memory is not the only thing that is wasted. A server computes its requests in batches, here of two:
 # it has two **seats**. With **static batching** a batch starts together, and the next one starts when all of it is done.
 #
 # A step brings each request in a seat one output token. The first step of a request reads its prompt, 7 or 2 prompt
@@ -320,17 +332,20 @@ def run_static(outputs):
     engine.generate(PROMPTS * 2, [SamplingParams(max_tokens=n, ignore_eos=True) for n in outputs])
     return [dict(event.rows) for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
 
+STYLES = {"brings an output token": "used", "idle": "internal"}
 loads = {"7, 2, 9, 3": (7, 2, 9, 3), "5, 5, 5, 5": (5, 5, 5, 5), "20, 2, 2, 2": (20, 2, 2, 2)}
 runs = {name: run_static(outputs) for name, outputs in loads.items()}
 share = {name: 100 * sum(map(len, rows)) / (2 * len(rows)) for name, rows in runs.items()}
 rows, done = runs["7, 2, 9, 3"], sum(0 in row or 1 in row for row in runs["7, 2, 9, 3"])
-seats = [" | ".join(next(("ABCD"[r] for r in row if r % 2 == seat), "·") for row in rows) for seat in (0, 1)]
-grid = f"| Step | {' | '.join(map(str, range(1, len(rows) + 1)))} |\n{'|---' * (len(rows) + 1)}|\n| Seat 1 | {seats[0]} |\n| Seat 2 | {seats[1]} |"
+grid = ["| Step | " + " | ".join(map(str, range(1, len(rows) + 1))) + " |", "|---" * (len(rows) + 1) + "|"]
+for seat in (0, 1):
+    names = [next(("ABCD"[r] for r in row if r % 2 == seat), "·") for row in rows]
+    grid.append(f"| Seat {seat + 1} | {' | '.join(names)} |")
 split = {f"outputs {name}": {"brings an output token": value, "idle": 100 - value} for name, value in share.items()}
 reveal("01.idle", {
-    "actual": share["7, 2, 9, 3"], "first": done, "second": len(rows) - done, "steps": len(rows), "places": 2 * len(rows),
-    "tokens": sum(map(len, rows)), "equal": share["5, 5, 5, 5"], "outlier": share["20, 2, 2, 2"],
-}, grid, bars(split, x_title="% of the seat-steps", percent=True, styles={"brings an output token": "used", "idle": "internal"},
+    "actual": share["7, 2, 9, 3"], "first": done, "second": len(rows) - done, "steps": len(rows),
+    "places": 2 * len(rows), "tokens": sum(map(len, rows)), "equal": share["5, 5, 5, 5"], "outlier": share["20, 2, 2, 2"],
+}, "\n".join(grid), bars(split, x_title="% of the seat-steps", percent=True, styles=STYLES,
               sentence="A seat is idle as soon as the outputs of a batch differ; with equal outputs nothing is lost."))
 
 # %% [markdown] id="loses" tags=["path55"]
@@ -342,16 +357,18 @@ reveal("01.idle", {
 #    the load of a classifier, or of a model that scores texts.
 # 2. **Batching** shares one read of the weights. It cannot share KV: each request reads its own. From some batch on a
 #    step reads more KV than weights, and then more requests bring hardly more output tokens a second. With *T* tokens
-#    a request: **requests at the crossover = crossover tokens ÷ T**. Calculated for SmolLM2 on an H100:
+#    a request (prompt and output): **requests at the crossover = crossover tokens ÷ T**. Calculated for SmolLM2 on an H100:
 
 # %% id="loses-run" tags=["path55"]
 spec, card = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"]
-print(f"1. 256 prompt tokens, 1 output token: 256 rows either way, and {256 * model.kv_bytes_per_token / 1e6:.1f} MB of cache for nothing")
+print("1. 256 prompt tokens, 1 output token: 256 rows either way, "
+      f"and {256 * model.kv_bytes_per_token / 1e6:.1f} MB of cache for nothing")
 print("2. What doubling the batch brings in output tokens a second (2 is perfect):")
 for T in (128, 1024, 4096):
     turn = max(1, kv_weight_crossover_tokens(spec) // T)
-    gain = {b: 2 * decode_step_seconds(spec, card, b, T) / decode_step_seconds(spec, card, 2 * b, T) for b in (1, turn, 8 * turn)}
-    print(f"   {T:5,} tokens each: KV outweighs the weights above {turn:3} requests. "
+    step = {b: decode_step_seconds(spec, card, b, T) for b in (1, 2, turn, 2 * turn, 8 * turn, 16 * turn)}
+    gain = {b: 2 * step[b] / step[2 * b] for b in (1, turn, 8 * turn)}
+    print(f"   {T:5,} tokens each: {kv_weight_crossover_tokens(spec):,} ÷ {T:,} = {turn} requests. "
           + ", ".join(f"{b} to {2 * b}: {value:.2f} times" for b, value in gain.items()))
 
 # %% [markdown] id="misconception"
@@ -369,13 +386,14 @@ more = decode_step_flops(spec, 4, 10) / flops
 print(f"{more:.1f} times the FLOPs in a step: {step_s[4] / step_s[1]:.2f} times as long, on {machine()}")
 print(f"One request uses {flops / step_s[1] / mine.flops_per_s:.1%} of this machine's FLOP/s "
       f"and {size / step_s[1] / mine.bandwidth_bytes_per_s:.0%} of its bandwidth")
-one, other = (GPU_SPECS[name] for name in ("H100 SXM", "H200 SXM"))
-ratio = decode_step_seconds(MODEL_SPECS["Llama-3-8B"], one) / decode_step_seconds(MODEL_SPECS["Llama-3-8B"], other)
-print(f"H200 against H100, calculated: {other.roofline().flops_per_s / one.roofline().flops_per_s:.2f} times the FLOP/s, "
-      f"{other.bandwidth_bytes_per_s / one.bandwidth_bytes_per_s:.2f} times the bandwidth, {ratio:.2f} times the output tokens a second")
+llama, one, other = MODEL_SPECS["Llama-3-8B"], GPU_SPECS["H100 SXM"], GPU_SPECS["H200 SXM"]
+ratio = decode_step_seconds(llama, one) / decode_step_seconds(llama, other)
+print(f"H200 against H100: {other.roofline().flops_per_s / one.roofline().flops_per_s:.2f} times the FLOP/s, "
+      f"{other.bandwidth_bytes_per_s / one.bandwidth_bytes_per_s:.2f} times the bandwidth; "
+      f"calculated: {ratio:.2f} times the output tokens a second")
 stored, weights = 256 * engine.storage.bytes_per_token(), model.num_parameters * width
-print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights / 1e6:.0f} MB. {stored / weights:.1%} of them, "
-      f"with {width} bytes a number in both")
+print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights / 1e6:.0f} MB. "
+      f"The cache is {stored / weights:.1%} of them, with {width} bytes a number in both.")
 
 # %% [markdown] id="self-tests"
 # The step waits for memory, so arithmetic that nobody waits for changes little. And which of cache and weights is

@@ -44,10 +44,9 @@ PREDICTIONS = (
         ),
         _(
             "A step for 8 requests took {longer} times as long as a step for one, and brought 8 output tokens. They "
-            "share one read of the weights. The gain does not last: from 16 to 32 requests it is {last} times, where 2 "
+            "share one read of the weights. The gain does not last: from 32 to 64 requests it is {last} times, where 2 "
             "would be perfect. More requests mean more FLOPs for the same bytes, and this machine's ridge point is at "
-            "{ridge} FLOPs per byte. Around it, arithmetic becomes the limit, and a doubled batch takes nearly "
-            "twice as long."
+            "{ridge} FLOPs per byte. The further a step is beyond it, the less a doubled batch brings."
         ),
         unit=_("times"),
         high=8,
@@ -72,9 +71,10 @@ PREDICTIONS = (
         ),
         _(
             "{weights:,} bytes ÷ {bytes:,} bytes a token = {actual:,} tokens. It does not matter whether one request "
-            "has them or {requests} requests have 1,000 each. Up to there the weights are heavier. The table shows: "
-            "the size of a model says little about its cache. What counts is layers × KV heads × head dimension, and "
-            "DeepSeek's latent attention stores something smaller still."
+            "has them or about {requests} requests have 1,000 each. Up to there the weights are heavier. "
+            "The table shows: the size of a model says little about its cache. What counts is layers × KV heads × "
+            "head dimension. "
+            "DeepSeek-V3 keeps one compressed vector a layer instead of keys and values of its heads."
         ),
         unit=_("tokens"),
         how="calculated",
@@ -92,7 +92,8 @@ PREDICTIONS = (
         _(
             "A request starts with its prompt, grows by one token a step, and is over long before 128: the longest "
             "ended with {longest} tokens. So {actual} % were used. Four reservations were the whole pool: {together} "
-            "requests ran at once, and the others waited beside slots that never held anything."
+            "requests ran at once, and the rest waited beside slots that never held anything. This is your run: step "
+            "through it with the arrow keys, and press **What next?** to decide yourself who is admitted."
         ),
         unit="%",
         high=100,
