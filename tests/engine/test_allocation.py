@@ -71,3 +71,20 @@ def test_pools_that_cannot_be_are_refused():
         allocation_trace([], num_slots=10, block_size=4)
     with pytest.raises(ValueError, match='expected kv_cache "paged" or "contiguous", got \'both\''):
         allocation_trace([], kv_cache="both", num_slots=8)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [None, 5, "place", {}, [None], [()], [("place",)], [("place", 1, 2)], [("place", "A", 1.0)], [("place", "A", 0)]],
+)
+def test_what_is_no_operation_is_refused(operations):
+    with pytest.raises(ValueError, match="expected"):
+        allocation_trace(operations, num_slots=8, block_size=4)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, "4", None])
+def test_what_is_no_pool_is_refused(size):
+    with pytest.raises(ValueError, match="expected num_slots to be an integer >= 1, got"):
+        allocation_trace([("place", "A", 1)], num_slots=size)
+    with pytest.raises(ValueError, match="expected block_size to be an integer >= 1, got"):
+        allocation_trace([("place", "A", 1)], num_slots=8, block_size=size)

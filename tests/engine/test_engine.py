@@ -2,7 +2,10 @@
 
 import pytest
 
+from servelab.engine import Engine
 from servelab.engine import engine as engine_module
+from servelab.model import Model
+from servelab.model.tokenizer import ByteTokenizer
 from servelab.sampling import SamplingParams
 from servelab.trace import Finish
 
@@ -350,3 +353,59 @@ def test_a_trace_ends_each_request_with_its_reason(make_engine):
     engine.generate([PROMPT, PROMPT[:2]], until(3))
     finishes = [event for step in engine.trace.steps for event in step.events if isinstance(event, Finish)]
     assert finishes == [Finish(0, "length"), Finish(1, "length")]
+
+
+@pytest.mark.parametrize("config", [{}, {"block_size": 4}, 5, "continuous"])
+def test_an_engine_is_built_from_a_model_and_a_configuration(toy_model, config):
+    with pytest.raises(ValueError, match="expected config as EngineConfig, got"):
+        Engine(toy_model, config)
+    with pytest.raises(ValueError, match="expected a Model, as load_model returns it, got"):
+        Engine(config)
+
+
+def test_an_id_is_text(make_engine):
+    engine = make_engine()
+    with pytest.raises(ValueError, match="expected a request_id of Unicode characters, got"):
+        engine.add_request("a", request_id="\ud800")
+    for request_id in (0, None, [], b"0"):
+        with pytest.raises(ValueError, match="expected request_id as a str, got"):
+            engine.abort(request_id)
+    assert not engine.has_unfinished()
+
+
+def test_an_output_that_was_not_told_yet_is_not_taken_for_another_requests(make_engine, greedy):
+    """The first request has the id that the engine would give next, and its last output waits for a step."""
+    engine = make_engine()
+    engine.add_request([1, 2], request_id="0")
+    engine.abort("0")
+    [output] = engine.generate([[3, 4]], SamplingParams(max_tokens=3))
+    assert (output.finish_reason, output.token_ids) == ("length", greedy([3, 4], 3))
+    assert [(told.request_id, told.finish_reason) for told in engine.step()] == [("0", "abort")]
+
+
+class ShortTokenizer(ByteTokenizer):
+    """Knows fewer ids than the network has rows, as where the vocabulary was padded."""
+
+    def token_text(self, token_id):
+        if token_id >= 100:
+            raise ValueError(f"expected a token id in 0..99, got {token_id}")
+        return super().token_text(token_id)
+
+
+def test_an_id_that_the_tokenizer_does_not_know_has_no_text(toy_model, make_engine, drain, greedy):
+    engine = make_engine(Model("short", toy_model.config, toy_model.network, ShortTokenizer()))
+    engine.add_request([65, 200], SamplingParams(max_tokens=8, ignore_eos=True))
+    assert drain(engine)["0"].token_ids == greedy([65, 200], 8)
+    [request] = engine.trace.requests
+    assert request.token_texts[:2] == ["A", ""]
+    assert any(token_id >= 100 for token_id in request.output_token_ids)
+
+
+def test_whatever_the_sampling_raises_the_requests_of_the_step_end(make_engine, monkeypatch, assert_empty):
+    engine = make_engine()
+    engine.add_request([1, 2])
+    monkeypatch.setattr("servelab.engine.engine.sample", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
+    with pytest.raises(RuntimeError, match="broken"):
+        engine.step()
+    assert [output.finish_reason for output in engine.step()] == ["error"]
+    assert_empty(engine)

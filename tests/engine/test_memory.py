@@ -63,3 +63,20 @@ def test_a_contiguous_pool_has_as_many_slots_as_the_paged_one(make_engine):
 def test_a_maximum_that_the_pool_cannot_reserve_is_refused(make_engine):
     with pytest.raises(ValueError, match=r"expected max_model_len in 1..40 \(num_slots\) to reserve it, got 41"):
         make_engine(num_blocks=10, kv_cache="contiguous", max_model_len=41)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_blocks": 10**9},
+        {"num_blocks": 10**30},
+        {"block_size": 10**20, "num_blocks": 1},
+        {"kv_cache_bytes": 10**15},
+        {"block_size": 10**20, "num_blocks": None},
+        {"num_blocks": 10**9, "kv_cache": "contiguous", "reserve": "exact"},
+    ],
+)
+def test_a_pool_beyond_the_free_memory_is_refused_before_it_is_taken(make_engine, config):
+    """Linux promises memory that it does not have, and kills the process that writes to it."""
+    with pytest.raises(ValueError, match=r"expected a KV pool of at most \d+ bytes \(the free memory\), got"):
+        make_engine(**config)

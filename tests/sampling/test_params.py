@@ -45,3 +45,8 @@ def test_a_list_of_stop_tokens_becomes_a_tuple_that_nobody_can_change():
 def test_whole_temperatures_and_zero_are_fine():
     assert SamplingParams(temperature=0).temperature == 0
     assert SamplingParams(temperature=1).temperature == 1
+
+
+def test_a_temperature_that_no_float_holds_is_refused():
+    with pytest.raises(ValueError, match="expected temperature to be a finite number >= 0, got 1000"):
+        SamplingParams(temperature=10**400)

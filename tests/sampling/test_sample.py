@@ -107,3 +107,8 @@ def test_rows_parameters_and_generators_must_match():
 
 def test_no_rows_give_no_tokens():
     assert sample(torch.zeros(0, 5), [], []) == []
+
+
+def test_an_empty_vocabulary_is_refused():
+    with pytest.raises(ValueError, match=r"expected logits \[N, V\], V >= 1, .* got logits \[1, 0\]"):
+        sample(torch.zeros(1, 0), [SamplingParams()], [make_generator(0, "cpu")])

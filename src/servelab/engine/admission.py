@@ -2,9 +2,21 @@
 
 from collections.abc import Container, Sequence
 
+from servelab.engine.config import EngineConfig
 from servelab.model import Model
 from servelab.sampling import SamplingParams
 from servelab.sampling.params import is_int
+
+
+def check_parts(model: object, config: object) -> tuple[Model, EngineConfig]:
+    """What an engine is built from, the default configuration for None. Raises ValueError for anything else."""
+    if not isinstance(model, Model):
+        raise ValueError(f"expected a Model, as load_model returns it, got {type(model).__name__}")
+    if config is None:
+        return model, EngineConfig()
+    if not isinstance(config, EngineConfig):
+        raise ValueError(f"expected config as EngineConfig, got {type(config).__name__}")
+    return model, config
 
 
 def check_prompt(prompt: object, model: Model) -> list[int]:
@@ -26,12 +38,12 @@ def check_prompt(prompt: object, model: Model) -> list[int]:
     return token_ids
 
 
-def check_text(text: str) -> str:
+def check_text(text: str, what: str = "a prompt") -> str:
     """The text, when it is Unicode. Half a surrogate pair (a cut JSON escape) is not, and no tokenizer takes it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(f"expected a prompt of Unicode characters, got {text[error.start]!r}") from None
+        raise ValueError(f"expected {what} of Unicode characters, got {text[error.start]!r}") from None
     return text
 
 
@@ -62,7 +74,7 @@ def check_request_id(request_id: object, taken: Container[str]) -> str:
     """The id, when it is a name that no unfinished request has. Raises ValueError otherwise."""
     if not isinstance(request_id, str) or not request_id:
         raise ValueError(f"expected request_id as a non-empty str, got {request_id!r}")
-    if request_id in taken:
+    if check_text(request_id, "a request_id") in taken:
         raise ValueError(f"expected a request_id that no unfinished request has, got {request_id!r} again")
     return request_id
 

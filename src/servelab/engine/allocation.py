@@ -7,10 +7,13 @@ widgets draw such a trace as they draw a real run.
 from collections.abc import Sequence
 
 from servelab.cache import ContiguousCacheManager, KVCacheManager
+from servelab.engine.config import check_positive
 from servelab.engine.recorder import CacheManager, Recorder
 from servelab.trace import Trace
 
 Operation = tuple[str, str] | tuple[str, str, int] | tuple[str, str, int, int]
+
+FORMS = '("place", name, tokens[, total]), ("append", name, tokens) or ("free", name)'
 
 
 def allocation_trace(
@@ -28,6 +31,11 @@ def allocation_trace(
     Tokens are called A1, A2, ... Raises ValueError for an operation that makes no sense, OutOfBlocks when an append
     finds no free block.
     """
+    if not isinstance(operations, (list, tuple)) or not all(
+        isinstance(operation, (list, tuple)) and len(operation) > 1 and isinstance(operation[1], str)
+        for operation in operations
+    ):
+        raise ValueError(f"expected a list of operations ({FORMS}), got {operations!r:.80}")
     cache = _cache(kv_cache, num_slots, block_size)
     in_blocks = isinstance(cache, KVCacheManager)
     trace = Trace(kv_cache, num_slots // block_size if in_blocks else num_slots, block_size if in_blocks else 1)
@@ -44,13 +52,14 @@ def allocation_trace(
             case ("free", str(name)):
                 bench.free(name)
             case _:
-                forms = '("place", name, tokens[, total]), ("append", name, tokens) or ("free", name)'
-                raise ValueError(f"expected {forms}, got {operation!r}")
+                raise ValueError(f"expected {FORMS}, got {operation!r}")
         bench.recorder.close_step()
     return trace
 
 
 def _cache(kv_cache: str, num_slots: int, block_size: int) -> CacheManager:
+    check_positive("num_slots", num_slots)
+    check_positive("block_size", block_size)
     if kv_cache == "contiguous":
         return ContiguousCacheManager(num_slots, reserve="exact")
     if kv_cache != "paged":

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
 from servelab.device import machine_name
-from servelab.engine.admission import check_length, check_params, check_prompt, check_prompts, check_request_id
+from servelab.engine.admission import (
+    check_length,
+    check_params,
+    check_parts,
+    check_prompt,
+    check_prompts,
+    check_request_id,
+)
 from servelab.engine.config import EngineConfig
 from servelab.engine.detokenizer import Detokenizer
 from servelab.engine.interrupt import uninterrupted
@@ -35,8 +42,7 @@ class Engine:
     """
 
     def __init__(self, model: Model, config: EngineConfig | None = None) -> None:
-        self.model = model
-        self.config = config or EngineConfig()
+        self.model, self.config = check_parts(model, config)
         num_blocks, block_size = pool_blocks(model, self.config), self.config.block_size
         self.max_model_len = length_limit(model, self.config, num_blocks * block_size)
         self.cache: CacheManager
@@ -98,8 +104,11 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """End a request now and free what it holds; the next `step` returns its output, with reason "abort".
 
-        An id that is finished or unknown is left alone: a client may go away after its last token.
+        An id that is finished or unknown is left alone: a client may go away after its last token. Raises ValueError
+        for what cannot be an id.
         """
+        if not isinstance(request_id, str):
+            raise ValueError(f"expected request_id as a str, got {request_id!r}")
         request = self._requests.get(request_id)
         if request is not None:
             self._finish(request, "abort")
@@ -149,7 +158,9 @@ class Engine:
         if request_id is not None:
             check_request_id(request_id, self._requests)
         else:
-            request_id = next(name for name in map(str, self._numbers) if name not in self._requests)
+            # Nor a name whose last output is still to be told: it would be taken for this request's.
+            taken = self._requests.keys() | {output.request_id for output in self._undelivered}
+            request_id = next(name for name in map(str, self._numbers) if name not in taken)
         return Request(
             request_id=request_id,
             prompt_token_ids=token_ids,
@@ -160,8 +171,8 @@ class Engine:
         )
 
     def _enqueue(self, request: Request) -> None:
+        texts = self._token_texts(request.prompt_token_ids)
         self._requests[request.request_id] = request
-        texts = token_texts([self.model.tokenizer.token_text(token_id) for token_id in request.prompt_token_ids])
         self.recorder.arrive(request.request_id, request.prompt_token_ids, request.params.max_tokens, texts)
         self.scheduler.add(request)
 
@@ -180,16 +191,26 @@ class Engine:
         ready = [request for request, num_tokens in rows if num_tokens == request.num_uncomputed_tokens]
         try:
             tokens = sample(logits, [request.params for request in ready], [request.generator for request in ready])
-        except ValueError:
+        except Exception:
             self._fail(rows)
             raise
         for request, num_tokens in rows:
             request.num_computed_tokens += num_tokens
         self.recorder.compute((request.request_id, num_tokens) for request, num_tokens in rows)
-        texts = token_texts([self.model.tokenizer.token_text(token_id) for token_id in tokens])
+        texts = self._token_texts(tokens)
         self.recorder.emit(zip([request.request_id for request in ready], tokens, texts, strict=True))
         for request, token_id in zip(ready, tokens, strict=True):
             self._append(request, token_id)
+
+    def _token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """What widgets show of each token: "" where it has no text of its own."""
+        pieces = []
+        for token_id in token_ids:
+            try:
+                pieces.append(self.model.tokenizer.token_text(token_id))
+            except ValueError:  # many models have rows beyond their tokenizer's last id, to fill a tile
+                pieces.append("")
+        return token_texts(pieces)
 
     def _fail(self, rows: list[Row]) -> None:
         for request, _ in rows:

@@ -15,11 +15,23 @@ def pool_blocks(model: Model, config: EngineConfig) -> int:
 
     The share is 80 % of a GPU's free memory; on a CPU, which runs other programs too, 25 % and at most 512 MiB.
     Never more than `max_num_seqs` requests of the greatest length can fill. Raises ValueError when the bytes do
-    not hold one block.
+    not hold one block, or the pool is larger than the free memory.
     """
+    block_bytes = config.block_size * model.kv_bytes_per_token
+    num_blocks = _wanted_blocks(model, config, block_bytes)
+    # An operating system may promise more than it has, and then kills the process that uses it.
+    available = available_bytes(model.device)
+    if num_blocks * block_bytes > available:
+        raise ValueError(
+            f"expected a KV pool of at most {available} bytes (the free memory), got {num_blocks} blocks of "
+            f"{config.block_size} tokens x {model.kv_bytes_per_token} bytes = {num_blocks * block_bytes} bytes"
+        )
+    return num_blocks
+
+
+def _wanted_blocks(model: Model, config: EngineConfig, block_bytes: int) -> int:
     if config.num_blocks is not None:
         return config.num_blocks
-    block_bytes = config.block_size * model.kv_bytes_per_token
     if config.kv_cache_bytes is not None:
         if config.kv_cache_bytes < block_bytes:
             raise ValueError(
@@ -34,8 +46,15 @@ def pool_blocks(model: Model, config: EngineConfig) -> int:
 def free_bytes(device: torch.device) -> int:
     """Bytes that a pool may take on `device` when nobody said how many."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
-    return min(int(psutil.virtual_memory().available * CPU_SHARE), CPU_CAP_BYTES)
+        return int(available_bytes(device) * GPU_SHARE)
+    return min(int(available_bytes(device) * CPU_SHARE), CPU_CAP_BYTES)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes of memory that are free on `device` now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
 
 
 def length_limit(model: Model, config: EngineConfig, num_slots: int) -> int:

@@ -1,6 +1,6 @@
 """`SamplingParams`: how the next token of a request is chosen, and when the request ends."""
 
-import math
+import sys
 from dataclasses import dataclass
 
 
@@ -25,7 +25,8 @@ class SamplingParams:
         if not is_int(self.max_tokens) or self.max_tokens < 1:
             raise ValueError(f"expected max_tokens to be an integer >= 1, got {self.max_tokens!r}")
         is_number = is_int(self.temperature) or isinstance(self.temperature, float)
-        if not is_number or not math.isfinite(self.temperature) or self.temperature < 0:
+        # Comparing is safe where converting is not: no float holds 10**400.
+        if not is_number or not 0 <= self.temperature <= sys.float_info.max:
             raise ValueError(f"expected temperature to be a finite number >= 0, got {self.temperature!r}")
         if self.seed is not None and (not is_int(self.seed) or not 0 <= self.seed < 2**63):
             raise ValueError(f"expected seed to be None or an integer in 0..2**63 - 1, got {self.seed!r}")

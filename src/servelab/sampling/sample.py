@@ -17,9 +17,9 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], generators: Sequenc
 
     Raises ValueError when a row has no finite logit (NaN, +inf, or nothing allowed), before any draw.
     """
-    if logits.dim() != 2 or not logits.shape[0] == len(params) == len(generators):
+    if logits.dim() != 2 or not logits.shape[1] or not logits.shape[0] == len(params) == len(generators):
         raise ValueError(
-            f"expected logits [N, V] with N params and N generators, got logits {list(logits.shape)}, "
+            f"expected logits [N, V], V >= 1, with N params and N generators, got logits {list(logits.shape)}, "
             f"{len(params)} params and {len(generators)} generators"
         )
     if not logits.shape[0]:
