@@ -1,5 +1,7 @@
 """`ContiguousCacheManager`: first fit, holes, both reserves, and thousands of orders against a naive bitmap."""
 
+import math
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -189,3 +191,16 @@ def test_the_machine_catches_a_planted_fault(manager_type):
     machine = type("Planted", (ContiguousMachine,), {"manager_type": manager_type})
     with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
         run_state_machine_as_test(machine, settings=PLANTED)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 2.0, True, "2", None, -1])
+def test_what_is_no_number_of_slots_is_refused_and_takes_none(number):
+    manager = ContiguousCacheManager(8, reserve="exact")
+    with pytest.raises(ValueError, match=r"expected num_tokens_total (to be an integer|>= 1), got"):
+        manager.allocate("A", number)
+    manager.check_integrity()
+    assert (manager.request_ids, manager.num_free) == ([], 8)
+    with pytest.raises(ValueError, match=r"expected num_slots (to be an integer|>= 1), got"):
+        ContiguousCacheManager(number, reserve="exact")
+    with pytest.raises(ValueError, match="expected max_model_len"):
+        ContiguousCacheManager(8, "max", number)

@@ -1,5 +1,7 @@
 """`KVCacheManager`: tables at block boundaries, all or nothing, and thousands of orders against a naive model."""
 
+import math
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -256,3 +258,15 @@ def test_the_machine_catches_a_planted_fault(manager_type):
     machine = type("Planted", (ManagerMachine,), {"manager_type": manager_type})
     with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
         run_state_machine_as_test(machine, settings=PLANTED)
+
+
+@pytest.mark.parametrize("num_tokens", [math.nan, math.inf, 2.0, True, "2", None, -1])
+def test_what_is_no_number_of_tokens_is_refused_and_leaves_no_table(num_tokens):
+    """NaN would make an empty table: no comparison with it holds."""
+    manager = KVCacheManager(4, 2)
+    with pytest.raises(ValueError, match=r"expected num_tokens (to be an integer|>= 1), got"):
+        manager.allocate("A", num_tokens)
+    manager.check_integrity()
+    assert (manager.request_ids, manager.num_free) == ([], 4)
+    with pytest.raises(ValueError, match=r"expected block_size (to be an integer|>= 1), got"):
+        KVCacheManager(4, num_tokens)

@@ -1,5 +1,7 @@
 """`BlockPool`: counts, order, errors, and thousands of orders of allocate, acquire and free against a naive model."""
 
+import math
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -172,3 +174,21 @@ def test_the_machine_catches_a_planted_fault(pool_type):
     machine = type("Planted", (PoolMachine,), {"pool_type": pool_type})
     with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
         run_state_machine_as_test(machine, settings=PLANTED)
+
+
+@pytest.mark.parametrize("block", [True, 1.0, "1", None, math.nan, -1, 4])
+@pytest.mark.parametrize("method", ["free", "acquire", "reference_count"])
+def test_what_is_no_block_number_is_refused_and_changes_nothing(method, block):
+    """True would be block 1."""
+    pool = BlockPool(4)
+    pool.allocate(), pool.allocate()
+    with pytest.raises(ValueError, match=r"expected a block in 0\.\.3, got"):
+        getattr(pool, method)(block)
+    pool.check_integrity()
+    assert [pool.reference_count(number) for number in range(4)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("count", [True, 2.0, "2", None, math.nan, math.inf, -1])
+def test_what_is_no_number_of_blocks_is_refused(count):
+    with pytest.raises(ValueError, match=r"expected num_blocks (to be an integer|>= 1), got"):
+        BlockPool(count)

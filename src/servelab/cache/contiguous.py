@@ -4,6 +4,7 @@ Each request gets one unbroken range of slots when it starts, long enough for al
 neither grow nor move, so memory is lost inside the ranges (reserved, never used) and between them (holes).
 """
 
+from servelab.cache.pool import check_count, check_index
 from servelab.costs import holes
 
 RESERVES = ("max", "exact")
@@ -29,10 +30,11 @@ class ContiguousCacheManager:
     block_size = 1
 
     def __init__(self, num_slots: int, reserve: str = "max", max_model_len: int | None = None) -> None:
-        if num_slots < 1:
-            raise ValueError(f"expected num_slots >= 1, got {num_slots}")
+        check_count("num_slots", num_slots)
         if reserve not in RESERVES:
             raise ValueError(f"expected reserve in {RESERVES}, got {reserve!r}")
+        if max_model_len is not None:
+            check_count("max_model_len", max_model_len)
         if reserve == "max" and not 1 <= (max_model_len or 0) <= num_slots:
             raise ValueError(f"expected max_model_len in 1..{num_slots} (num_slots) to reserve it, got {max_model_len}")
         self.num_slots = num_slots
@@ -107,8 +109,7 @@ class ContiguousCacheManager:
     def slot(self, request_id: str, position: int) -> int:
         """The slot of token `position`. Raises ValueError outside the request's range."""
         slots = self._range(request_id)
-        if not 0 <= position < len(slots):
-            raise ValueError(f"expected a position in 0..{len(slots) - 1} of request {request_id!r}, got {position}")
+        check_index("a position", position, len(slots), f" of request {request_id!r}")
         return slots[position]
 
     def slots(self, request_id: str, start: int, stop: int) -> list[int]:
@@ -128,8 +129,7 @@ class ContiguousCacheManager:
         return [(slots.start, len(slots)) for slots in self._ranges.values()]
 
     def _length_for(self, num_tokens_total: int) -> int:
-        if num_tokens_total < 1:
-            raise ValueError(f"expected num_tokens_total >= 1, got {num_tokens_total}")
+        check_count("num_tokens_total", num_tokens_total)
         if self.reserve == "exact" or self.max_model_len is None:
             return num_tokens_total
         if num_tokens_total > self.max_model_len:

@@ -6,7 +6,7 @@ A block table maps logical to physical: token `position` of a request lies in th
 
 from collections import Counter
 
-from servelab.cache.pool import BlockPool, OutOfBlocks
+from servelab.cache.pool import BlockPool, OutOfBlocks, check_count, check_index
 from servelab.costs import blocks_needed
 
 
@@ -14,8 +14,7 @@ class KVCacheManager:
     """Block tables over one `BlockPool`. A *slot* is the place of one token: ``block * block_size + offset``."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if block_size < 1:
-            raise ValueError(f"expected block_size >= 1, got {block_size}")
+        check_count("block_size", block_size)
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self._tables: dict[str, list[int]] = {}
@@ -58,8 +57,7 @@ class KVCacheManager:
         A new request starts with an empty table. Most calls while decoding return ``[]``: the last block has room.
         All or nothing: raises OutOfBlocks, and takes no block, when too few are free.
         """
-        if num_tokens < 1:
-            raise ValueError(f"expected num_tokens >= 1, got {num_tokens}")
+        check_count("num_tokens", num_tokens)
         num_missing = self.num_missing(request_id, num_tokens)
         if num_missing > self.pool.num_free:
             raise OutOfBlocks(needed=num_missing, free=self.pool.num_free)
@@ -85,10 +83,8 @@ class KVCacheManager:
     def slot(self, request_id: str, position: int) -> int:
         """The slot of token `position`. Raises ValueError when the table does not reach that far."""
         table = self._table(request_id)
+        check_index("a position", position, len(table) * self.block_size, f" of request {request_id!r}")
         index, offset = divmod(position, self.block_size)
-        if not 0 <= index < len(table):
-            covered = len(table) * self.block_size
-            raise ValueError(f"expected a position in 0..{covered - 1} of request {request_id!r}, got {position}")
         return table[index] * self.block_size + offset
 
     def slots(self, request_id: str, start: int, stop: int) -> list[int]:

@@ -6,6 +6,20 @@ The pool knows block numbers only. It knows neither requests (`manager.py`) nor 
 from collections import deque
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is an integer of at least 1. True is none, nor is 2.0."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"expected {name} to be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"expected {name} >= 1, got {value}")
+
+
+def check_index(name: str, value: object, count: int, of: str = "") -> None:
+    """Raise ValueError unless `value` is an integer in ``0..count - 1``: Python would read -1 as the last one."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
+        raise ValueError(f"expected {name} in 0..{count - 1}{of}, got {value!r}")
+
+
 class OutOfBlocks(RuntimeError):
     """More blocks were asked for than are free. `needed` and `free` count blocks."""
 
@@ -26,8 +40,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"expected num_blocks >= 1, got {num_blocks}")
+        check_count("num_blocks", num_blocks)
         self.num_blocks = num_blocks
         self._free = deque(range(num_blocks))
         self._reference_counts = [0] * num_blocks
@@ -44,7 +57,7 @@ class BlockPool:
 
     def reference_count(self, block: int) -> int:
         """How many owners `block` has. Raises ValueError when there is no such block."""
-        self._check_number(block)
+        check_index("a block", block, self.num_blocks)
         return self._reference_counts[block]
 
     def allocate(self) -> int:
@@ -86,11 +99,6 @@ class BlockPool:
             )
 
     def _check_owned(self, block: int) -> None:
-        self._check_number(block)
+        check_index("a block", block, self.num_blocks)
         if self._reference_counts[block] == 0:
             raise ValueError(f"expected a block with an owner, got block {block}, which is free")
-
-    def _check_number(self, block: int) -> None:
-        # Without this check Python would read block -1 as the last one.
-        if not 0 <= block < self.num_blocks:
-            raise ValueError(f"expected a block in 0..{self.num_blocks - 1}, got {block}")
