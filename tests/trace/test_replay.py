@@ -113,3 +113,16 @@ def test_a_table_with_a_gap_is_refused(trace):
     trace.steps[0].events.insert(7, Allocate(1, 3, 1))
     with pytest.raises(ValueError, match="expected entry 1 of request 1's table, got entry 3"):
         trace.state_at(0)
+
+
+@pytest.mark.parametrize("moment", ["scheduled", "computed", "end"])
+def test_the_states_in_turn_are_the_states_asked_for_one_by_one(trace, moment):
+    """B runs in step 0 alone: in step 1 it has nothing scheduled."""
+    for step, state in enumerate(trace.states(moment)):
+        assert state == trace.state_at(step, moment)
+
+
+@pytest.mark.parametrize("step", [None, 0.0, "0", [], 2, -1])
+def test_what_is_no_step_is_refused(trace, step):
+    with pytest.raises(ValueError, match=r"expected a step in 0\.\.1, got"):
+        trace.state_at(step)

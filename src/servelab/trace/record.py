@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from servelab.trace.event import Event, event_from_json
+from servelab.trace.form import check_trace
 from servelab.trace.replay import Replay, State
 
 FORMAT = "servelab-trace"
@@ -123,9 +124,11 @@ class Trace:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
         """Read a saved trace. Raises ValueError for another format, another version or a cut-off file."""
-        text = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
         try:
-            data = json.loads(text)
+            data = json.loads(content.decode("utf-8"))
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"expected a JSON trace in {path}, got something else: {error}") from None
         except json.JSONDecodeError as error:
             raise ValueError(f"expected a whole JSON trace in {path}, got a file that ends early: {error}") from None
         return cls.from_json(data)
@@ -139,14 +142,18 @@ class Trace:
             raise ValueError(f"expected a trace of version {VERSION}, got version {data.get('version')!r}")
         header = {key: value for key, value in data.items() if key not in ("format", "version", "requests", "steps")}
         try:
+            if "_replay" in header:
+                raise TypeError("_replay, which no file has")
             requests = [RequestRecord(**request) for request in data["requests"]]
             steps = [
                 StepRecord([event_from_json(event) for event in events], duration_s)
                 for duration_s, events in data["steps"]
             ]
-            return cls(**header, requests=requests, steps=steps)
+            trace = cls(**header, requests=requests, steps=steps)
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected the fields of a version {VERSION} trace, got: {error}") from None
+        check_trace(trace)
+        return trace
 
 
 def token_texts(pieces: Sequence[str]) -> list[str]:

@@ -91,18 +91,10 @@ class Replay:
         """The state at one moment of one step: a copy of its own."""
         check_moment(moment)
         trace = self.trace
-        if not 0 <= step < len(trace.steps):
-            raise ValueError(f"expected a step in 0..{len(trace.steps) - 1}, got {step}")
+        if not hasattr(step, "__index__") or not 0 <= step < len(trace.steps):
+            raise ValueError(f"expected a step in 0..{len(trace.steps) - 1}, got {step!r}")
         state = self._before(step)
-        events = trace.steps[step].events
-        position = cut(events, moment)
-        for event in events[:position]:
-            self._apply(state, event)
-        if moment == "scheduled" and position < len(events):
-            match events[position]:
-                case Schedule(rows):
-                    for request, num_tokens in rows:
-                        state.requests[request].num_scheduled_tokens = num_tokens
+        self._begin(state, trace.steps[step].events, moment)
         return state
 
     def states(self, moment: str) -> Iterator[State]:
@@ -110,9 +102,7 @@ class Replay:
         check_moment(moment)
         state = State([RequestState() for _ in self.trace.requests])
         for step in self.trace.steps:
-            position = cut(step.events, moment)
-            for event in step.events[:position]:
-                self._apply(state, event)
+            position = self._begin(state, step.events, moment)
             yield state
             for event in step.events[position:]:
                 self._apply(state, event)
@@ -129,9 +119,21 @@ class Replay:
                 self._apply(state, event)
             if (position + 1) % CHECKPOINT_STEPS == 0 and len(self.checkpoints) == (position + 1) // CHECKPOINT_STEPS:
                 self.checkpoints.append(copy.deepcopy(state))
+        return state
+
+    def _begin(self, state: State, events: Sequence[Event], moment: str) -> int:
+        """Bring the state before a step to `moment` of it; return how many of the step's events that takes."""
         for request in state.requests:
             request.num_scheduled_tokens = 0
-        return state
+        position = cut(events, moment)
+        for event in events[:position]:
+            self._apply(state, event)
+        if moment == "scheduled" and position < len(events):
+            match events[position]:
+                case Schedule(rows):
+                    for row_request, num_tokens in rows:
+                        state.requests[row_request].num_scheduled_tokens = num_tokens
+        return position
 
     def _grow(self, state: State) -> None:
         """A live trace may have gained requests since the checkpoint was taken."""
