@@ -115,3 +115,24 @@ def test_code_beside_the_weights_is_never_run(llama_copy):
     (llama_copy / "modeling.py").write_text(f"open({str(llama_copy / 'ran')!r}, 'w')")
     load_model(llama_copy, device="cpu")
     assert not (llama_copy / "ran").exists()
+
+
+@pytest.mark.parametrize("name", [None, 5, b"smollm2-135m", ["smollm2-135m"], "~nobody-here/model", "x" * 5000, ""])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"expected a model's name.*, got"):
+        load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float32"}, r"expected dtype as torch\.float32.*, got 'float32'"),
+        ({"dtype": torch.int8}, r"expected dtype as torch\.float32.*, got torch\.int8"),
+        ({"device": "nonsense"}, "expected a device that this machine has, such as cpu, got 'nonsense'"),
+        ({"device": "cuda:99"}, "expected a device that this machine has, such as cpu, got 'cuda:99'"),
+        ({"device": "meta"}, "expected a device that this machine has, such as cpu, got 'meta'"),
+    ],
+)
+def test_a_dtype_or_a_device_that_cannot_be_is_refused_before_anything_is_read(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_model("no/such-model", **options)

@@ -85,3 +85,9 @@ def test_properties_follow_the_weights(hf_folder):
     assert (model.dtype, model.device.type) == (torch.bfloat16, "cpu")
     assert model.num_parameters == sum(parameter.numel() for parameter in model.network.parameters())
     assert model.kv_bytes_per_token == 2 * 2 * 2 * 12 * 2
+
+
+@pytest.mark.parametrize("token_ids", [None, 5, [], [1.5], ["a"], [True], [[1]], [1, None], [10**30]])
+def test_what_are_no_token_ids_is_refused(toy_model, token_ids):
+    with pytest.raises(ValueError, match=r"expected token_ids"):
+        toy_model.logits(token_ids)

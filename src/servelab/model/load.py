@@ -38,28 +38,47 @@ def load_model(
     Raises ModelUnavailable where files cannot be had, UnsupportedModel (a ValueError) for an architecture or
     option that the network does not have, ValueError for files that are missing, cut off or do not fit.
     """
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise ValueError(f"expected a model's name, a hub id or a folder, got {name_or_path!r}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"expected dtype as torch.float32, torch.bfloat16 or torch.float16, got {dtype!r}")
+    device = usable_device(device or best_device())
     name = os.fspath(name_or_path)
     folder = find_folder(name, progress)
-    device = torch.device(device or best_device())
     config = read_config(folder)
     network = load_network(folder, config, dtype or best_dtype(device.type), device)
     tokenizer = PretrainedTokenizer(folder, config.eos_token_ids)
     return Model(name, config, network, tokenizer)
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device, when this machine can compute on it. Raises ValueError otherwise."""
+    try:
+        torch.ones(1, device=device).item()
+        return torch.device(device)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"expected a device that this machine has, such as cpu, got {device!r} ({reason})") from None
+
+
 def find_folder(name: str, progress: bool) -> Path:
     """The folder that holds the model: prepared, local, or fetched from the hub."""
     if name in WHEELS:
         return prepare_model(name, progress)
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        is_dir, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError):  # longer than a path can be, or the home of a user who is not known
+        is_dir = is_file = False
+    if name and is_dir:
         return path
-    if path.is_file():
+    if is_file:
         raise ValueError(f"expected a folder with config.json and safetensors, got the file {path}")
     if HUB_ID.fullmatch(name):
         return fetch_from_hub(name, progress)
     known = ", ".join(entry.name for entry in MODELS)
-    raise ValueError(f"expected a model's name ({known}), a hub id or an existing folder, got {name!r}")
+    raise ValueError(f"expected a model's name ({known}), a hub id or an existing folder, got {name!r:.100}")
 
 
 def read_config(folder: Path) -> ModelConfig:

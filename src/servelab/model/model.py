@@ -75,8 +75,8 @@ class Model:
         token_ids, positions: [T]. logits_rows: [N] the tokens whose logits are wanted, by default all T.
         Raises ValueError for a token id outside the vocabulary or a position outside the context.
         """
-        ids = torch.as_tensor(token_ids, dtype=torch.int64, device=self.device)
-        places = torch.as_tensor(positions, dtype=torch.int64, device=self.device)
+        ids = integers("token_ids", token_ids, self.device)
+        places = integers("positions", positions, self.device)
         if ids.dim() != 1 or not len(ids) or ids.shape != places.shape:
             raise ValueError(
                 f"expected token_ids [T] and positions [T] with T >= 1, "
@@ -92,8 +92,21 @@ class Model:
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """Logits [T, V] after each token of one sequence, without a cache."""
+        if not isinstance(token_ids, (Sequence, Tensor)) or not len(token_ids):
+            raise ValueError(f"expected token_ids [T], T at least 1, got {token_ids!r:.60}")
         attention = PackedCausalAttention([len(token_ids)])
         return self.forward(token_ids, range(len(token_ids)), attention)
+
+
+def integers(name: str, values: object, device: torch.device) -> Tensor:
+    """The values as an int64 tensor on `device`. Raises ValueError for what are not integers: 1.5 is not rounded."""
+    try:
+        tensor = torch.as_tensor(values, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"expected {name} as integers [T], got {values!r:.60} ({error})") from None
+    if tensor.numel() and (tensor.is_floating_point() or tensor.dtype is torch.bool):
+        raise ValueError(f"expected {name} as integers [T], got {tensor.dtype}")
+    return tensor.to(torch.int64)
 
 
 def check_range(what: str, values: Tensor, end: int) -> None:
