@@ -49,3 +49,8 @@ def test_scalars_of_numpy_and_torch_are_numbers():
     assert type(plain_number(np.float64(2))) is float
     assert type(plain_number(torch.tensor(3))) is int
     assert plain_number("paged") == "paged"
+
+
+def test_a_float_beyond_all_use_is_shown_in_one_line():
+    assert number(1e300) == "1.00e+300"
+    assert number(-4e22) == "-4.00e+22"

@@ -16,7 +16,7 @@ def test_an_entry_is_kept_between_kernels(data_folder):
     assert not list(data_folder.glob("*.part"))
 
 
-@pytest.mark.parametrize("damage", ["{", "", "[1]", "\x00\x01"])
+@pytest.mark.parametrize("damage", ["{", "", "[1]", "\x00\x01", "[" * 100_000])
 def test_a_damaged_file_is_moved_aside_and_said_so(data_folder, capsys, damage):
     data_folder.mkdir()
     (data_folder / "progress.json").write_text(damage)
@@ -86,3 +86,19 @@ def test_the_solved_edition_neither_reads_nor_writes(solved, data_folder, monkey
 def test_the_platforms_folder_is_used_when_none_is_given(monkeypatch):
     monkeypatch.delenv("SERVELAB_DATA")
     assert record_file.data_folder().name == "servelab"
+
+
+@pytest.mark.parametrize("seed", ["abc", "1.5", "9" * 5000])
+def test_a_seed_that_is_no_integer_is_named(monkeypatch, seed):
+    monkeypatch.setenv("SERVELAB_SEED", seed)
+    with pytest.raises(ValueError, match="expected SERVELAB_SEED as an integer, got"):
+        _ = learner_record().seed
+
+
+def test_a_file_system_without_locks_still_saves(data_folder, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    learner_record().update("checks", "a", lambda entry: entry.update(attempts=1))
+    assert Record(data_folder / "progress.json").entry("checks", "a") == {"attempts": 1}

@@ -1,4 +1,5 @@
 import gettext
+import json
 import re
 import struct
 
@@ -133,3 +134,64 @@ def test_a_catalogue_changes_what_check_says(capsys, monkeypatch, tmp_path):
         assert printed(capsys, "99.capacity", 76) == "通过：Requests that fit。\n"
     finally:
         gettext.bindtextdomain("servelab", str(translation.LOCALE_DIR))
+
+
+class Unreadable:
+    """An object that answers no question about itself."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+    def __call__(self, *arguments):
+        return 1
+
+
+class Unspeakable(Exception):
+    """An exception whose text ends the program."""
+
+    def __str__(self):
+        raise SystemExit
+
+
+def ends_unspeakably(n, size):
+    raise Unspeakable
+
+
+async def forgets_to_be_a_function(n, size):
+    return 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(Unreadable(), "It raises    RuntimeError: no ", id="unreadable"),
+        (ends_unspeakably, "It raises    Unspeakable"),
+        (forgets_to_be_a_function, "It returns   an object of type coroutine"),
+        (lambda n, size: 10**5000, "It returns   something too long to show"),
+        (lambda n, size: print("\ud800"), "It prints    \\ud800"),
+        (lambda n, size: -(10**400), "It returns   -1000"),
+    ],
+)
+def test_an_answer_that_misbehaves_is_not_right_and_breaks_nothing(capsys, answer, words):
+    text = printed(capsys, "99.blocks", answer)
+    assert words in text or "Not done yet" in text
+    assert "Passed" not in text
+
+
+@pytest.mark.parametrize("name", [None, 5, [], blocks])
+def test_a_task_is_named_by_text(name):
+    with pytest.raises(ValueError, match=r"expected the id of a task as text, .* got"):
+        check(name, "99.blocks")
+    with pytest.raises(ValueError, match=r"expected the id of a task as text, .* got"):
+        hint(name)
+
+
+@pytest.mark.parametrize("entry", [{"attempts": "x", "hints": "y"}, {"attempts": None, "hints": -5}, [], 5])
+def test_an_edited_progress_file_does_not_stop_a_check_or_a_hint(capsys, data_folder, entry):
+    data_folder.mkdir()
+    (data_folder / "progress.json").write_text(json.dumps({"checks": {"99.blocks": entry}}))
+    assert "Passed" in printed(capsys, "99.blocks", blocks)
+    hint("99.blocks")
+    assert "Hint 1 of 3" in capsys.readouterr().out
+    assert learner_record().entry("checks", "99.blocks")["attempts"] == 1

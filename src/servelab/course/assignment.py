@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from servelab.course.near import unknown
-from servelab.course.record import learner_record, now
+from servelab.course.record import count, learner_record, now
 from servelab.course.selftest import describe
 from servelab.course.tasks import tasks
 from servelab.course.tasks.judge import judge
@@ -78,6 +78,6 @@ class Assignment:
 
 def _note(entry: dict[str, Any], result: Result) -> None:
     if result.status != "not_done":
-        entry["attempts"] = entry.get("attempts", 0) + 1
+        entry["attempts"] = count(entry, "attempts") + 1
     if result.passed:
         entry.setdefault("passed", now())

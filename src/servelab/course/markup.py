@@ -34,10 +34,10 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return str(value)
     digits = 2 - math.floor(math.log10(abs(value)))
+    if not -18 <= digits <= 9:
+        return f"{value:.2e}"
     if digits <= 0:
         return f"{value:,.0f}"
-    if digits > 9:
-        return f"{value:.2e}"
     return f"{round(value, digits):,.{digits}f}".rstrip("0").rstrip(".")
 
 

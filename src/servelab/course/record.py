@@ -7,10 +7,11 @@ While the author builds the solved edition (``SERVELAB_EDITION=solved``) nothing
 
 import json
 import os
+import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ class Record:
         """The learner's seed: ``SERVELAB_SEED``, else the one in the file, drawn at first use; 0 when solved."""
         chosen = os.environ.get("SERVELAB_SEED")
         if chosen:
+            if not re.fullmatch(r"\s*-?[0-9]{1,18}\s*", chosen):
+                raise ValueError(_("expected SERVELAB_SEED as an integer, got {chosen!r}").format(chosen=chosen))
             return int(chosen)
         if self.path is None:
             return 0
@@ -96,9 +99,10 @@ class Record:
     def _complete(self, data: dict[str, Any]) -> dict[str, Any]:
         data.setdefault("version", VERSION)
         for section in SECTIONS:
-            if not isinstance(data.get(section), dict):
-                data[section] = {}
-        if not isinstance(data.get("seed", 0), int):
+            found = data.get(section)
+            entries = found.items() if isinstance(found, dict) else ()
+            data[section] = {key: entry for key, entry in entries if isinstance(entry, dict)}
+        if type(data.get("seed", 0)) is not int:
             del data["seed"]
         return data
 
@@ -112,7 +116,7 @@ class Record:
         except OSError as error:
             self._tell(error)
             return self._memory
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._move_aside(self.path)
         return data if isinstance(data, dict) else self._move_aside(self.path)
 
@@ -164,8 +168,15 @@ class Record:
             yield
             return
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(OSError):  # a network file system may have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def count(entry: Mapping[str, Any], name: str) -> int:
+    """Return the count of this name in an entry, 0 where there is none or an edited file holds something else."""
+    found = entry.get(name)
+    return found if type(found) is int and found > 0 else 0
 
 
 _records: dict[Path | None, Record] = {}

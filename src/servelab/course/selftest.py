@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from servelab.course.record import learner_record, now
+from servelab.course.record import count, learner_record, now
 from servelab.course.session import announce
 from servelab.course.tasks import task
 from servelab.course.tasks.task import Result, Task, run_task
@@ -25,7 +25,7 @@ def check(name: str, answer: Any) -> None:
 
 def _note(entry: dict[str, Any], result: Result) -> None:
     if result.status != "not_done":
-        entry["attempts"] = entry.get("attempts", 0) + 1
+        entry["attempts"] = count(entry, "attempts") + 1
     if result.passed:
         entry.setdefault("passed", now())
 
@@ -42,7 +42,8 @@ def describe(task: Task, result: Result) -> str:
     else:
         lines = [_("Not right yet: {title}.").format(title=task.title), *_what_happened(task, result)]
     lines.append(_("Stuck? hint({name!r}) gives the next of three hints.").format(name=task.id))
-    return "\n".join(lines)
+    # A learner's code may print half a surrogate pair, which no output stream takes.
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _what_happened(task: Task, result: Result) -> list[str]:
@@ -76,4 +77,4 @@ def hint(name: str) -> None:
 
 
 def _count_hint(entry: dict[str, Any]) -> None:
-    entry["hints"] = min(3, entry.get("hints", 0) + 1)
+    entry["hints"] = min(3, count(entry, "hints") + 1)

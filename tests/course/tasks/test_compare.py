@@ -110,3 +110,8 @@ def test_options_of_a_comparison():
 def test_the_first_difference_has_a_place():
     assert Comparison().first_difference({"A": [1, 2]}, {"A": [1, 3]}) == "['A'][1]"
     assert Comparison().first_difference([1], [1]) is None
+
+
+def test_an_integer_that_no_float_holds_is_wrong_and_raises_nothing():
+    assert not Comparison()(1.5, 10**400)
+    assert not Comparison()(float("inf"), 10**400)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from servelab.course.content.form import Chapter, OwnWords, Prediction, Quiz
 from servelab.course.near import unknown
+from servelab.translation import _
 
 NUMBERS = tuple(f"{number:02d}" for number in range(10))
 
@@ -22,6 +23,8 @@ T = TypeVar("T", bound=_HasId)
 
 def chapter(number: str) -> Chapter:
     """Return the content of a chapter such as "01"; ValueError when there is none."""
+    if not isinstance(number, str):
+        raise ValueError(_("expected a chapter as text, such as '01', got {number!r:.60}").format(number=number))
     name = f"{__name__}.ch{number}"
     try:
         module = import_module(name)
@@ -55,6 +58,8 @@ def own_words(name: str) -> OwnWords:
 
 
 def _part(name: str, kind: str, parts: Callable[[Chapter], Iterable[T]]) -> T:
+    if not isinstance(name, str):
+        raise ValueError(_("expected an id as text, such as '01.kv-curve', got {name!r:.60}").format(name=name))
     found = {part.id: part for part in parts(chapter(name[:2]))}
     if name not in found:
         raise ValueError(unknown(kind, name, list(found)))

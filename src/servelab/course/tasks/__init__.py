@@ -4,11 +4,18 @@ from importlib import import_module
 
 from servelab.course.near import unknown
 from servelab.course.tasks.task import Task
+from servelab.translation import _
 
 
 def task(name: str) -> Task:
     """Return the task with an id such as "01.blocks" or "lab01.crossover"; ValueError names those that are near."""
-    part, _, _ = name.partition(".")
+    if not isinstance(name, str):
+        raise ValueError(
+            _('expected the id of a task as text, as in check("01.rows", rows_computed), got {name!r:.60}').format(
+                name=name
+            )
+        )
+    part = name.partition(".")[0]
     found = {one.id: one for one in tasks(part)}
     if name not in found:
         raise ValueError(unknown("task", name, list(found)))

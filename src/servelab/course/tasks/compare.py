@@ -93,8 +93,12 @@ class Comparison:
         if type(expected) is float:
             if kind not in (int, float):
                 return False
+            try:
+                got = float(got)
+            except OverflowError:  # an integer beyond the largest float
+                return False
             if math.isnan(expected) or math.isinf(expected):
-                return repr(expected) == repr(float(got))
+                return repr(expected) == repr(got)
             return math.isclose(expected, got, rel_tol=self.relative, abs_tol=self.absolute)
         if type(expected) is int and kind is float and self.whole_floats:
             return bool(got == expected)

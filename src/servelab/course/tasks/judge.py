@@ -140,5 +140,8 @@ def _refusal(task: Task, found: str) -> str:
 
 def shorten(value: Any, limit: int = 200) -> str:
     """`repr` of plain data on one line of at most `limit` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits in decimal
+        return _("something too long to show")
     return text if len(text) <= limit else f"{text[: limit - 4]} ..."

@@ -46,7 +46,10 @@ def observe(task: Task, answer: Any, calls: Sequence[tuple[Any, ...]]) -> list[O
         return [_plain_observation(answer, "")] * len(calls)
     if not callable(answer) or (task.answer == "class") != isinstance(answer, type):
         return [Observation("refused", text=f"type {type(answer).__name__}")]
-    foreign = foreign_module(answer, (*STANDARD_IMPORTS, *task.allowed_imports))
+    try:
+        foreign = foreign_module(answer, (*STANDARD_IMPORTS, *task.allowed_imports))
+    except Exception as error:  # an object whose attributes cannot be read
+        return [Observation("error", text=_describe(error))]
     if foreign:
         return [Observation("refused", text=foreign)]
     observations = []
@@ -76,6 +79,8 @@ def _one_call(task: Task, answer: Any, arguments: tuple[Any, ...]) -> Observatio
 def _plain_observation(got: Any, printed: str) -> Observation:
     if got is ...:
         return Observation("not_done", printed=printed)
+    if isinstance(got, types.CoroutineType):
+        got.close()  # else Python warns later that nobody awaited it
     try:
         return Observation("value", value=plain(got), printed=printed)
     except NotPlainError as error:
@@ -85,7 +90,9 @@ def _plain_observation(got: Any, printed: str) -> Observation:
 def _describe(error: BaseException) -> str:
     try:
         words = " ".join(str(error).split())
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         words = ""
     name = type(error).__name__
     return f"{name}: {words[:200]}" if words else name
