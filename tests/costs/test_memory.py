@@ -1,5 +1,7 @@
 """Memory arithmetic: the course's Bottleneck and Paging numbers, recomputed."""
 
+import math
+
 import pytest
 
 from servelab.costs import (
@@ -98,3 +100,27 @@ def test_the_memory_of_a_gpu_holds_the_weights_that_it_should():
     assert weight_bytes(MODEL_SPECS["Llama-3-8B"]) < GPU_SPECS["L4"].memory_bytes
     assert weight_bytes(MODEL_SPECS["Llama-3-70B"]) > GPU_SPECS["H100 SXM"].memory_bytes
     assert weight_bytes(MODEL_SPECS["Llama-3-70B"], 1) < GPU_SPECS["H100 SXM"].memory_bytes
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, math.nan, math.inf, "3", []])
+def test_what_are_no_bytes_tokens_or_blocks_is_refused(value):
+    spec = MODEL_SPECS["SmolLM2-135M"]
+    for calculate in (
+        lambda: kv_cache_bytes_per_token(spec, value),
+        lambda: weight_bytes(spec, value),
+        lambda: kv_weight_crossover_tokens(spec, value),
+        lambda: kv_weight_crossover_tokens(spec, 2, value),
+        lambda: blocks_needed(4, value),
+        lambda: requests_that_fit(100, value, 4),
+        lambda: requests_that_fit(100, 4, value),
+        lambda: paged_waste([3], value),
+        lambda: contiguous_waste([0], value),
+    ):
+        with pytest.raises(ValueError, match=r"expected \w+ (of at least|above) [01], got"):
+            calculate()
+    with pytest.raises(ValueError, match="expected pool_bytes of at least 0, got -1"):
+        requests_that_fit(-1, 4, 4)
+    with pytest.raises(ValueError, match="expected block_size of at least 1, got 0"):
+        requests_that_fit(100, 4, 4, block_size=0)
+    with pytest.raises(ValueError, match="expected num_tokens of at least 0, got -1"):
+        contiguous_waste(-1, 4)

@@ -1,5 +1,7 @@
 """The roofline: which ceiling holds where."""
 
+import math
+
 import pytest
 
 from servelab.costs import Roofline
@@ -23,3 +25,8 @@ def test_the_slower_of_both_decides_the_time():
 def test_a_ceiling_must_be_positive():
     with pytest.raises(ValueError, match="positive ceilings, got 0"):
         Roofline(0, 1)
+
+
+def test_a_ceiling_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="expected positive ceilings, got nan"):
+        Roofline(math.nan, 1.0)

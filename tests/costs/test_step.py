@@ -1,5 +1,7 @@
 """Bytes, FLOPs and seconds of a step."""
 
+import math
+
 import pytest
 
 from servelab.costs import (
@@ -88,3 +90,16 @@ def test_bad_input():
         decode_step_bytes(SMOLLM2, 0, 5)
     with pytest.raises(ValueError, match="at least 1 token or request, got 0"):
         prefill_flops(SMOLLM2, 0)
+
+
+@pytest.mark.parametrize("value", [None, 0, math.nan, math.inf, "3"])
+def test_what_is_no_number_of_tokens_is_refused(value):
+    spec = MODEL_SPECS["SmolLM2-135M"]
+    for calculate in (
+        lambda: decode_step_flops(spec, value, 1),
+        lambda: decode_step_flops(spec, 1, value),
+        lambda: decode_step_bytes(spec, 1, value),
+        lambda: prefill_flops(spec, value),
+    ):
+        with pytest.raises(ValueError, match="expected at least 1 token or request, got"):
+            calculate()

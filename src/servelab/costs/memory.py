@@ -1,6 +1,9 @@
 """What weights and the KV cache weigh, how many requests a pool holds, and how much of it is wasted."""
 
+import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any
 
 from servelab.costs.model import ModelSpec
 
@@ -10,11 +13,13 @@ def kv_cache_bytes_per_token(spec: ModelSpec, bytes_per_element: float = 2) -> i
 
     Layers x 2 (K and V) x KV heads x head dim x bytes; with latent attention layers x (latent + rotary key) x bytes.
     """
+    _more_than_nothing("bytes_per_element", bytes_per_element)
     return _whole(spec.kv_elements_per_token * bytes_per_element)
 
 
 def weight_bytes(spec: ModelSpec, bytes_per_parameter: float = 2) -> int:
     """Bytes of all weights in memory (2 bytes a parameter: 16 bit)."""
+    _more_than_nothing("bytes_per_parameter", bytes_per_parameter)
     return _whole(spec.num_parameters * bytes_per_parameter)
 
 
@@ -44,12 +49,14 @@ def requests_that_fit(
     pool; with neither, every request takes exactly its tokens. Raises ValueError when both are given, or when a
     request is longer than its reservation.
     """
+    _not_negative("pool_bytes", pool_bytes)
     _positive("bytes_per_token", bytes_per_token)
     _positive("request_tokens", request_tokens)
     if reserved_tokens is not None and block_size is not None:
         raise ValueError(f"expected reserved_tokens or block_size, got both: {reserved_tokens} and {block_size}")
     num_slots = pool_bytes // bytes_per_token
     if block_size is not None:
+        _positive("block_size", block_size)
         return (num_slots // block_size) // blocks_needed(request_tokens, block_size)
     slots_per_request = request_tokens if reserved_tokens is None else reserved_tokens
     if slots_per_request < request_tokens:
@@ -66,6 +73,9 @@ def paged_waste(num_tokens: int | Iterable[int], block_size: int) -> int:
 def contiguous_waste(num_tokens: int | Iterable[int], reserved_tokens: int) -> int:
     """Slots reserved and never used, for one request or summed over several."""
     lengths = [num_tokens] if isinstance(num_tokens, int) else list(num_tokens)
+    _positive("reserved_tokens", reserved_tokens)
+    for length in lengths:
+        _not_negative("num_tokens", length)
     if any(length > reserved_tokens for length in lengths):
         raise ValueError(f"expected requests of at most {reserved_tokens} tokens, got one of {max(lengths)}")
     return sum(reserved_tokens - length for length in lengths)
@@ -88,14 +98,28 @@ def holes(num_slots: int, taken: Sequence[tuple[int, int]]) -> list[tuple[int, i
     return free
 
 
-def _positive(name: str, value: float) -> None:
-    if value < 1:
-        raise ValueError(f"expected {name} of at least 1, got {value}")
+def _positive(name: str, value: Any) -> None:
+    _at_least(name, value, 1)
 
 
-def _not_negative(name: str, value: float) -> None:
-    if value < 0:
-        raise ValueError(f"expected {name} of at least 0, got {value}")
+def _not_negative(name: str, value: Any) -> None:
+    _at_least(name, value, 0)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, numpy's too, and no tensor, text or None."""
+    return isinstance(value, Real)
+
+
+def _at_least(name: str, value: Any, low: int) -> None:
+    # `not >=` and not `<`: NaN compares with nothing.
+    if not is_number(value) or not low <= value < math.inf:
+        raise ValueError(f"expected {name} of at least {low}, got {value!r}")
+
+
+def _more_than_nothing(name: str, value: Any) -> None:
+    if not is_number(value) or not 0 < value < math.inf:
+        raise ValueError(f"expected {name} above 0, got {value!r}")
 
 
 def _whole(value: float) -> int:

@@ -16,7 +16,7 @@ class Roofline:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.flops_per_s <= 0 or self.bandwidth_bytes_per_s <= 0:
+        if not (self.flops_per_s > 0 and self.bandwidth_bytes_per_s > 0):  # NaN is not above 0
             raise ValueError(
                 f"expected positive ceilings, got {self.flops_per_s} FLOP/s and {self.bandwidth_bytes_per_s} bytes/s"
             )

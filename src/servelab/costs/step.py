@@ -5,8 +5,11 @@ with a key and for each weighted value). Left out: norms, rotary embedding, soft
 FLOPs. Bytes: each weight once a step, K and V of every earlier token once, K and V of the new tokens once.
 """
 
+import math
+from typing import Any
+
 from servelab.costs.gpu import GPUSpec
-from servelab.costs.memory import kv_cache_bytes_per_token
+from servelab.costs.memory import is_number, kv_cache_bytes_per_token
 from servelab.costs.model import ModelSpec
 from servelab.costs.roofline import Roofline
 
@@ -121,6 +124,6 @@ def _roofline(gpu: GPUSpec | Roofline) -> Roofline:
     return gpu.roofline() if isinstance(gpu, GPUSpec) else gpu
 
 
-def _check_tokens(value: int) -> None:
-    if value < 1:
-        raise ValueError(f"expected at least 1 token or request, got {value}")
+def _check_tokens(value: Any) -> None:
+    if not is_number(value) or not 1 <= value < math.inf:
+        raise ValueError(f"expected at least 1 token or request, got {value!r}")
