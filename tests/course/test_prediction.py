@@ -235,6 +235,11 @@ def test_the_solved_edition_shows_question_result_and_why_without_a_kernel(solve
     assert "You skipped" not in html
 
 
+def test_the_words_of_a_result_are_rounded_as_its_card_is(solved, shown):
+    (bundle,) = shown(reveal, "99.seconds", {**SECONDS, "actual": 64.19999999})
+    assert bundle["text/plain"].startswith("Counted: 64.2 s. ")
+
+
 def test_a_measured_result_names_its_machine():
     from servelab.course import machine
     from servelab.course.unfolded import result_label

@@ -143,9 +143,12 @@ def parse(question: Prediction, answer: object) -> float | str:
 
 def answer_html(question: Prediction, value: Any) -> str:
     """Return a prediction or a result as HTML."""
-    if question.choices:
-        return inline(question.choice(value).text)
-    return escape(f"{number(value)} {question.unit}".strip())
+    return inline(answer_text(question, value)) if question.choices else escape(answer_text(question, value))
+
+
+def answer_text(question: Prediction, value: Any) -> str:
+    """Return a prediction or a result in words: a choice's own, or the number as a reader wants it, with its unit."""
+    return question.choice(value).text if question.choices else f"{number(value)} {question.unit}".strip()
 
 
 @dataclass(frozen=True)

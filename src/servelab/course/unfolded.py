@@ -6,7 +6,7 @@ from typing import Any
 
 from servelab.course.content.form import Prediction
 from servelab.course.markup import block, fill, inline, number
-from servelab.course.prediction import Outcome, answer_html
+from servelab.course.prediction import Outcome, answer_html, answer_text
 from servelab.translation import _
 
 
@@ -35,7 +35,8 @@ def show_solved(result: Outcome, shown: tuple[Any, ...]) -> None:
 
     value = answer_html(result.question, result.actual)
     body = f"<p>{escape(result_label(result.question))}: <strong>{value}</strong></p>" + explanation(result, {})
-    words = f"{result_label(result.question)}: {result.values['actual']}. {result.explanation()}"
+    value_text = answer_text(result.question, result.actual)
+    words = f"{result_label(result.question)}: {value_text}. {result.explanation()}"
     show_html(box("", details(_("Result"), body, is_open=True), "result"), words)
     for thing in shown:
         show(thing)
