@@ -6,7 +6,7 @@ import pytest
 
 from servelab.engine import Engine, EngineConfig, allocation_trace
 from servelab.sampling import SamplingParams
-from servelab.trace import Slot, Waste, occupancy, waste
+from servelab.trace import Finish, Release, Slot, Waste, occupancy, waste
 
 PLACED = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7)]
 HAND = [*PLACED, ("free", "A"), ("free", "C"), ("place", "E", 9)]
@@ -111,3 +111,18 @@ def test_fractions_add_up_to_one():
     assert (Waste().fraction("used"), Waste().used_of_owned) == (0, 0)
     with pytest.raises(ValueError, match=r"expected a kind in .*, got 'lost'"):
         total.fraction("lost")
+
+
+def test_a_hole_that_is_just_long_enough_is_no_external_waste():
+    """C needs 4 slots and the holes have 3 and 3; in the same step B ends, and the first hole grows to 4."""
+    operations = [("place", "A", 3), ("place", "B", 1), ("place", "X", 3), ("free", "A"), ("place", "C", 4)]
+    trace = allocation_trace(operations, kv_cache="contiguous", num_slots=10)
+    trace.steps[4].events += [Finish(1, "stop"), Release(1, 3, 1)]
+    assert picture(trace, 4, "computed") == "xxxBXXXxxx"
+    assert picture(trace, 4, "end") == "....XXX..."
+
+
+def test_holes_that_would_just_do_together_are_external_waste():
+    operations = [("place", "A", 3), ("place", "B", 1), ("place", "X", 3), ("free", "A"), ("place", "C", 4)]
+    trace = allocation_trace(operations, kv_cache="contiguous", num_slots=8)
+    assert picture(trace, 4) == "xxxBXXXx"

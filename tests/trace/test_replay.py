@@ -126,3 +126,21 @@ def test_the_states_in_turn_are_the_states_asked_for_one_by_one(trace, moment):
 def test_what_is_no_step_is_refused(trace, step):
     with pytest.raises(ValueError, match=r"expected a step in 0\.\.1, got"):
         trace.state_at(step)
+
+
+def test_an_aborted_request_is_gone_before_the_rows_are_chosen():
+    """Its end comes first in the step, the ends of others last: only those wait for the moment "end"."""
+    trace = allocation_trace([("place", "A", 3), ("place", "B", 2), ("append", "B", 1)], num_slots=8, block_size=2)
+    trace.steps[2].events[:0] = [Finish(0, "abort"), Free(0, 1), Free(0, 0)]
+    for moment, computed in (("scheduled", 2), ("computed", 3), ("end", 3)):
+        gone, other = trace.state_at(2, moment).requests
+        assert (gone.status, gone.block_table) == ("finished", [])
+        assert (other.status, other.num_computed_tokens) == ("running", computed)
+
+
+def test_jumping_back_over_checkpoints_gives_what_walking_gives():
+    """The last step first, so that every checkpoint is there when the steps around it are asked for."""
+    operations = [("place", "A", 1), *[("append", "A", 1)] * 149]
+    trace = allocation_trace(operations, num_slots=160, block_size=4)
+    for step in reversed(range(150)):
+        assert trace.state_at(step).requests[0].num_computed_tokens == step + 1
