@@ -89,3 +89,11 @@ def test_bad_input():
         widget.batch_size = 0
     with pytest.raises(ValueError, match="expected an open question"):
         widget.answer("same")
+
+
+@pytest.mark.parametrize("spec", [None, 5, []])
+def test_what_is_no_model_and_no_gpu_is_refused(spec):
+    with pytest.raises(ValueError, match="expected model as a name of MODEL_SPECS or a ModelSpec, got"):
+        KVCalculatorWidget(model=spec)
+    with pytest.raises(ValueError, match="expected gpu as a name of GPU_SPECS or a GPUSpec, got"):
+        KVCalculatorWidget(gpu=spec)

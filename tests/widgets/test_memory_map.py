@@ -46,3 +46,11 @@ def test_bad_input(holes_contiguous):
         MemoryMapWidget(holes_contiguous, allocation_trace([], kv_cache="paged", num_slots=4, block_size=4))
     with pytest.raises(ValueError, match=r"expected a step in 0\.\.6, got 7"):
         MemoryMapWidget(holes_contiguous, step=7)
+
+
+def test_what_is_no_trace_and_no_list_of_names_is_refused(hand_trace):
+    for traces in ((None,), (hand_trace, 5)):
+        with pytest.raises(ValueError, match=r"expected a Trace, such as engine\.trace, got"):
+            MemoryMapWidget(*traces)
+    with pytest.raises(ValueError, match="expected labels as a list of names, got 'paged'"):
+        MemoryMapWidget(hand_trace, labels="paged")

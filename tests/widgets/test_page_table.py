@@ -138,3 +138,15 @@ def test_bad_input(widget, holes_contiguous, hand_trace):
         widget.request = "Z"
     with pytest.raises(traitlets.TraitError):
         widget.tick = "two"
+
+
+@pytest.mark.parametrize("trace", [None, 5, "trace.json", []])
+def test_what_is_no_trace_is_refused(trace):
+    with pytest.raises(ValueError, match=r"expected a Trace, such as engine\.trace, got"):
+        PageTableWidget(trace)
+
+
+@pytest.mark.parametrize("request_index", [-1, 99, 1.5, True])
+def test_a_request_that_is_not_in_the_trace_is_refused(hand_trace, request_index):
+    with pytest.raises(ValueError, match=r"expected a request id or an index in 0\.\.\d+, got"):
+        PageTableWidget(hand_trace, request_index)

@@ -53,6 +53,10 @@ class KVCalculatorWidget(anywidget.AnyWidget):
         context_tokens: int = 1024,
         **values: Any,
     ) -> None:
+        if not isinstance(model, (str, ModelSpec)):
+            raise ValueError(f"expected model as a name of MODEL_SPECS or a ModelSpec, got {model!r}")
+        if not isinstance(gpu, (str, GPUSpec)):
+            raise ValueError(f"expected gpu as a name of GPU_SPECS or a GPUSpec, got {gpu!r}")
         self._models = dict(MODEL_SPECS) if isinstance(model, str) else {model.name: model, **MODEL_SPECS}
         self._gpus = dict(GPU_SPECS) if isinstance(gpu, str) else {gpu.name: gpu, **GPU_SPECS}
         self._decision: Decision | None = None

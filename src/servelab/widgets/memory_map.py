@@ -7,7 +7,7 @@ from servelab.figures import Frame, memory_map_frame
 from servelab.trace import Finish, Trace
 from servelab.translation import _
 from servelab.widgets.decision import Decision, admission_decision, admission_steps
-from servelab.widgets.player import Player
+from servelab.widgets.player import Player, check_trace
 
 
 class MemoryMapWidget(Player):
@@ -27,6 +27,11 @@ class MemoryMapWidget(Player):
         step: int = 0,
         **values: Any,
     ) -> None:
+        check_trace(trace)
+        if other_trace is not None:
+            check_trace(other_trace)
+        if not isinstance(labels, (list, tuple)):
+            raise ValueError(f"expected labels as a list of names, got {labels!r}")
         self.traces = [trace] if other_trace is None else [trace, other_trace]
         if not all(each.steps for each in self.traces):
             raise ValueError("expected traces with at least one step, got an empty one")

@@ -7,7 +7,7 @@ from servelab.figures import Frame, page_table_frame
 from servelab.trace import Finish, Schedule, Trace
 from servelab.translation import _
 from servelab.widgets.decision import Decision, block_decision, block_steps
-from servelab.widgets.player import Player
+from servelab.widgets.player import Player, check_trace
 
 
 class PageTableWidget(Player):
@@ -23,12 +23,15 @@ class PageTableWidget(Player):
     def __init__(
         self, trace: Trace, request: str | int | None = None, *, step: int | None = None, **values: Any
     ) -> None:
+        check_trace(trace)
         if trace.kv_cache != "paged":
             raise ValueError(f"expected a trace of a paged cache, got kv_cache={trace.kv_cache!r}")
         if not trace.steps or not trace.requests:
             raise ValueError("expected a trace with at least one step and one request, got an empty one")
         self.trace = trace
         index = trace.index_of(request) if isinstance(request, str) else request or 0
+        if type(index) is not int or not 0 <= index < len(trace.requests):
+            raise ValueError(f"expected a request id or an index in 0..{len(trace.requests) - 1}, got {request!r}")
         start = step if step is not None else _first_step(trace, index)
         super().__init__(
             title=_("Page table"),

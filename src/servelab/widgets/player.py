@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import traitlets
 
 from servelab.figures import Frame, frame_figure
+from servelab.trace import Trace
 from servelab.translation import _
 from servelab.widgets.decision import Decision
 from servelab.widgets.style import css, script
@@ -48,6 +49,12 @@ def words() -> dict[str, str]:
         "moment_computed": _("computed"),
         "moment_end": _("finished requests leave"),
     }
+
+
+def check_trace(trace: object) -> None:
+    """Raise ValueError for what is no trace."""
+    if not isinstance(trace, Trace):
+        raise ValueError(f"expected a Trace, such as engine.trace, got {type(trace).__name__}")
 
 
 class Player(anywidget.AnyWidget):
