@@ -3,8 +3,8 @@
 #
 # **20 minutes** of core, and up to three primers of 10 minutes · Difficulty: easy · runs on a CPU, no GPU and no network
 #
-# Large language models are slow and dear to run. This course shows you why, and what the best servers do about it. You
-# do not read about it only: you run a real model, measure, predict, change one thing, and look inside.
+# Large language models are slow and costly to run. This course shows you why, and what the best servers do about it.
+# You do more than read: you run a real model, predict, measure, change one thing, and look inside.
 #
 # In the next minutes you check this machine, let the model answer you, meet the tools of all chapters, and find out
 # what you should read first.
@@ -17,6 +17,7 @@ from servelab.engine import Engine, EngineConfig
 from servelab.figures import curve
 from servelab.model import load_model
 from servelab.sampling import SamplingParams
+from servelab.trace import Schedule
 from servelab.widgets import PageTableWidget
 
 goals("00")
@@ -25,7 +26,7 @@ goals("00")
 # ## 1. Is this machine ready?
 #
 # The doctor looks at everything that the course needs. Each line says *ok*, *warning* or *problem*; the last two come
-# with a repair. A laptop without a GPU is fine.
+# with a repair. A laptop without a GPU is fine. The speeds in the processor's line are the subject of a primer below.
 
 # %% id="doctor-run" tags=["path55"]
 doctor.show()
@@ -35,6 +36,8 @@ doctor.show()
 #
 # Six questions about what comes before this course. Answer them without looking anything up. Where you miss one, the
 # card offers a **primer**: ten minutes, and you know what you need. Nobody else sees your answers.
+#
+# K and V are short for key and value. A FLOP is one multiplication or one addition, a GFLOP a billion of them.
 
 # %% id="readiness-check" tags=["path55"]
 readiness()
@@ -42,9 +45,12 @@ readiness()
 # %% [markdown] id="first-answer" tags=["path55"]
 # ## 3. A real model answers
 #
-# The model is SmolLM2-135M-Instruct: small, but a real one, built like its large relatives. The **engine** takes your
-# question as a **request**. In each **step** the model computes once, and one more piece of text comes out. Watch it
-# write. Then change the question and run the cell again.
+# The model is SmolLM2-135M-Instruct: small, but a real one, built like its large relatives. The **engine** is the
+# program that runs it. Your question and its settings are a **request**. In each **step** the model computes once, and
+# one more piece of text comes out. Here `max_tokens` ends the answer after 40 pieces at the latest. `num_blocks` is the
+# engine's memory; you see it in section 5.
+#
+# Watch the model write. Then change the question and run the cell again.
 
 # %% id="first-answer-run" tags=["path55"]
 model = load_model("smollm2-135m", progress=False)
@@ -61,7 +67,8 @@ while engine.has_unfinished():
 # Before a result you are asked what you expect: a number, or a choice. Commit it, or skip. The result stays folded until
 # you do. Being wrong is the point: the gap is what you remember. Your predictions stay on this machine.
 #
-# Try it. What the model reads and writes is **tokens**.
+# Try it. What the model reads and writes is **tokens**: pieces of text from a fixed list. Tokens that you give it are
+# **prompt tokens**. Tokens that it writes are **output tokens**. This course never mixes the two.
 
 # %% id="tokens-predict" tags=["path55"]
 predict("00.tokens")
@@ -81,11 +88,14 @@ reveal(
 # %% [markdown] id="table" tags=["path55"]
 # ## 5. How a chapter works: look inside your own run
 #
-# Every engine keeps a **trace**: what it decided in each step. The widgets replay it. This one shows where the tokens of
-# *your* request lie. For each token the model keeps two vectors in every layer, a **key** and a **value**, because later
-# tokens look at them. Together they are the **KV cache**. It lives in **blocks** of 16 tokens here.
+# Every engine keeps a **trace**: what it decided in each step. The widgets replay it, this one for *your* request. For
+# each token the model keeps a **key** and a **value** in every layer, because later tokens look at them. Together they
+# are the **KV cache**. It is cut into **blocks** of 16 **slots**; a slot holds one token's K and V. The **pool** is all
+# blocks there are, and the **block table** lists which of them your request has. You see more prompt tokens than you
+# typed: a chat model is given the roles and a standard opening too.
 #
-# Step with the arrow keys, play with the space bar, and try **What next?**. Chapter 02 explains every part of it.
+# Step with the arrow keys; the space bar plays. Then press **What next?** and **Next decision**: the replay stops, asks
+# where the next token goes, and gives the reason. Chapter 02 explains every part.
 
 # %% id="table-widget" tags=["path55"]
 show(PageTableWidget(engine.trace, "A"))
@@ -93,8 +103,8 @@ show(PageTableWidget(engine.trace, "A"))
 # %% [markdown] id="check" tags=["path55"]
 # ## 6. How a chapter works: test yourself
 #
-# Prompt tokens are given to the model, output tokens come from it. By hand: **A has 7 prompt tokens** and gets 3 output
-# tokens.
+# By hand: **request A has 7 prompt tokens** and gets 3 output tokens. A token **passes the network** when all layers
+# compute it, and then its K and V are stored.
 #
 # | Step | Tokens that pass the network | Stored after it | Comes out |
 # |---|---|---|---|
@@ -120,8 +130,9 @@ check("00.stored", tokens_stored)
 # %% [markdown] id="code" tags=["path55"]
 # ## 7. How a chapter works: read the code
 #
-# What you use is what you read: chapters show the engine's own code, never a copy. This is one step of the engine, the
-# loop behind every answer. Read the sentence in quotation marks first; the rest becomes clear in chapters 01 to 03.
+# Chapters show the engine's own code, never a copy. You called this function in section 3, once for each token of the
+# answer. Two lines matter now: `schedule` decides which tokens pass the network in this step, and `_compute` sends them
+# through. The rest keeps the engine in order when something fails; skip it today.
 
 # %% id="code-step" tags=["path55"]
 source(Engine.step)
@@ -130,71 +141,93 @@ source(Engine.step)
 # ## 8. Two waits
 #
 # You wait twice for an answer: until it begins, and while it is written. The first wait is the **TTFT**, time to first
-# token. The second is counted per output token: **TPOT**, time per output token. Both have names because different
-# things make them long.
-
-# %% id="wait-predict" tags=["path55"]
-predict("00.first-token")
-
-# %% id="wait-measure" tags=["path55"]
-def two_waits(num_prompt_tokens):
-    params = SamplingParams(max_tokens=16, ignore_eos=True)
-    fresh = Engine(model, EngineConfig(num_blocks=64, max_num_batched_tokens=512))
-    runs = [fresh.generate([list(range(100, 100 + num_prompt_tokens))], params)[0].metrics for _ in range(2)]
-    return min(run.ttft_s for run in runs), min(run.tpot_s for run in runs)
-
-lengths = [12, 48, 192, 480]
-waits = {length: two_waits(length) for length in lengths}
-ttft_s, tpot_s = waits[192]
-
-# %% id="wait-reveal" tags=["path55"]
-reveal(
-    "00.first-token",
-    {"actual": ttft_s / tpot_s, "prompt": 192, "ttft_ms": 1e3 * ttft_s, "tpot_ms": 1e3 * tpot_s},
-    f"Measured on {machine()}.",
-)
+# token. The second is counted per output token: **TPOT**, time per output token after the first. Both have names
+# because different things make them long.
 
 # %% [markdown] id="wait-formula" tags=["path55"]
 # The whole wait, in seconds, for *n* output tokens:
 #
 # **wait = TTFT + (n - 1) × TPOT**
 #
-# The next cell puts your numbers in. Then it changes one thing, the prompt: 12, 48, 192, 480 prompt tokens.
+# You measure both, for prompts of 3 to 480 prompt tokens, and keep the best of three runs. What the prompts say plays no
+# part, so they are made-up token numbers. `ignore_eos` lets the model write on when it would end its answer.
+
+# %% id="wait-predict" tags=["path55"]
+predict("00.first-token")
+
+# %% id="wait-measure" tags=["path55"]
+def one_run(num_prompt_tokens, first_id):
+    fresh = Engine(model, EngineConfig(num_blocks=64, max_num_batched_tokens=512))  # a prompt passes in one step
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    return fresh.generate([list(range(first_id, first_id + num_prompt_tokens))], params)[0].metrics
+
+lengths = [3, 12, 48, 192, 480]
+runs = [{length: one_run(length, first_id) for length in lengths} for first_id in (1000, 2000, 3000)]
+ttft_s = {length: min(run[length].ttft_s for run in runs) for length in lengths}
+tpot_s = {length: min(run[length].tpot_s for run in runs) for length in lengths}
+
+# %% id="wait-reveal" tags=["path55"]
+first_s, each_s = ttft_s[192], tpot_s[192]
+reveal(
+    "00.first-token",
+    {"actual": first_s / each_s, "prompt": 192, "ttft_ms": 1e3 * first_s, "tpot_ms": 1e3 * each_s},
+    f"The formula, for 8 output tokens: {first_s:.3f} s + (8 - 1) × {each_s:.3f} s = {first_s + 7 * each_s:.2f} s. "
+    f"For 500 output tokens, at the same pace: {first_s + 499 * each_s:.0f} s. Measured on {machine()}.",
+)
+
+# %% [markdown] id="longer" tags=["path55"]
+# ### Change one thing: the number of prompt tokens
+#
+# A chapter gives you a **knob**: one thing to change while all else stays. Here it is the number of prompt tokens. You
+# turn it up to 480, and down to 3, until it no longer helps.
+
+# %% id="longer-predict" tags=["path55"]
+predict("00.longer-prompt")
 
 # %% id="wait-total" tags=["path55"]
-print(f"{ttft_s:.3f} s + (16 - 1) x {tpot_s:.3f} s = {ttft_s + 15 * tpot_s:.2f} s, 192 prompt and 16 output tokens")
-print(f"Measured on {machine()}")
+low, short, long = lengths[0], lengths[1], lengths[-1]
+ms = {name: [1e3 * seconds[n] for n in lengths] for name, seconds in (("TTFT", ttft_s), ("TPOT", tpot_s))}
 figure = curve(
-    lengths,
-    {"TTFT": [1e3 * waits[n][0] for n in lengths], "TPOT": [1e3 * waits[n][1] for n in lengths]},
-    x_title="prompt tokens", y_title="milliseconds", log_x=True, log_y=True,
+    lengths, ms, x_title="prompt tokens", y_title="milliseconds", log_x=True, log_y=True,
+    sentence="A longer prompt delays the first output token far more than each later one.",
+    alt=f"Lines on {machine()}: TTFT begins near TPOT and rises with the prompt tokens; TPOT rises far less.",
 )
-sentence = "A longer prompt delays the first output token; each later one hardly notices."
-show(figure, sentence, f"Lines on {machine()}: TTFT rises steeply with the prompt tokens, TPOT stays nearly level.")
+values = {"actual": tpot_s[long] / tpot_s[short], "growth": ttft_s[long] / ttft_s[short], "low": low, "short": short}
+values |= {"long": long, "low_ms": 1e3 * ttft_s[low], "short_ms": 1e3 * ttft_s[short], "low_tpot_ms": 1e3 * tpot_s[low]}
+reveal("00.longer-prompt", values, figure)
+
+# %% [markdown] id="misconception" tags=["path55"]
+# ### A misconception: "each word makes the model read the whole prompt again"
+#
+# It sounds right, since every output token depends on the whole prompt. Then each step would compute all tokens so far.
+# Count in the trace of *your* request how many tokens passed the network in each step, and set it beside the curve.
+
+# %% id="misconception-run" tags=["path55"]
+rows = [event.rows[0][1] for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
+record = engine.trace.requests[0]
+print(f"Your request: {record.num_prompt_tokens} prompt tokens, {record.num_output_tokens} output tokens")
+print(f"Tokens that passed the network, step by step: {rows}")
+print(f"Together: {sum(rows)} tokens whose K and V were stored once, and then only looked at")
 
 # %% [markdown] id="loses" tags=["path55"]
 # ## When does it lose?
 #
-# Users feel TTFT when answers are short, and TPOT when they are long. Where is the change? At the number of output tokens
-# whose writing takes as long as the first wait: **n = 1 + TTFT / TPOT**. Below it, a faster step for one token
-# (speculation, chapter 04) wins little. Above it, a faster prompt wins little.
+# A remedy for one wait loses its effect where the other wait is the longer one. The two are equal where
+# (n - 1) × TPOT = TTFT, that is at **n = 1 + TTFT / TPOT** output tokens. With fewer, most of the wait is the TTFT:
+# faster writing helps little. With more, most of it is writing: a faster start helps little.
+
+# %% id="crossover-predict" tags=["path55"]
+predict("00.crossover")
 
 # %% id="loses-crossover" tags=["path55"]
-for length, (first_s, each_s) in waits.items():
-    print(f"{length:4} prompt tokens: writing outweighs the first wait from {1 + first_s / each_s:5.1f} output tokens on")
-print(f"Measured on {machine()}")
-
-# %% [markdown] id="misconception" tags=["path55"]
-# ## A misconception: "twice the prompt, twice the wait for each word"
-#
-# Many think that a long prompt makes every word slower. Look at the curve you just made: TTFT climbs with the prompt
-# tokens, TPOT hardly moves. The old tokens' keys and values are kept, so a step still computes one token. The next cell
-# says by how much each wait grew.
-
-# %% id="misconception-run" tags=["path55"]
-print(f"From {lengths[0]} to {lengths[-1]} prompt tokens, {lengths[-1] // lengths[0]} times as many:")
-print(f"TTFT grew {waits[lengths[-1]][0] / waits[lengths[0]][0]:.1f} times")
-print(f"TPOT grew {waits[lengths[-1]][1] / waits[lengths[0]][1]:.1f} times ({machine()})")
+crossover = {n: 1 + ttft_s[n] / tpot_s[n] for n in lengths}
+table = ["| Prompt tokens | TTFT | TPOT | Equal at |", "|---|---|---|---|"]
+table += [
+    f"| {n} | {1e3 * ttft_s[n]:,.0f} ms | {1e3 * tpot_s[n]:,.0f} ms | {crossover[n]:.1f} output tokens |" for n in lengths
+]
+values = {"actual": crossover[long], "low": low, "low_tokens": crossover[low], "long": long}
+values |= {"ttft_ms": 1e3 * ttft_s[long], "tpot_ms": 1e3 * tpot_s[long]}
+reveal("00.crossover", values, "\n".join(table))
 
 # %% [markdown] id="quiz" tags=["path55"]
 # ## Quiz
@@ -217,16 +250,16 @@ own_words("00.two-waits")
 # | The other three: speculation, FlashAttention and GQA, quantization | 18 | chapters 04 to 07 |
 # | Test yourself and say it aloud | 10 | chapter 09 |
 #
-# Cells of the **55-minute path** carry the tag `path55` (open the right side bar: Common Tools). They run as a set. The
-# **full path** takes each chapter with its lab: about an hour each, best on different days.
+# Cells of the **55-minute path** carry the tag `path55` (open the right side bar: Common Tools). They
+# run without the other cells. The **full path** takes each chapter with its lab: about an hour each, on different days.
 
 # %% [markdown] id="map" tags=["path55"]
 # ## The map
 #
-# | | Chapter | You find out | |
+# | Number | Chapter | You find out | State |
 # |---|---|---|---|
 # | 00 | Start here | whether you can start | ready |
-# | 01 | The bottleneck | why decoding is slow and dear | ready |
+# | 01 | The bottleneck | why each output token is slow and costly | ready |
 # | 02 | PagedAttention | how many requests share one memory | ready |
 # | 03 | Continuous batching | who gets the freed place | in preparation |
 # | 04 | Speculative decoding | how a small model helps a large one | in preparation |
@@ -235,8 +268,8 @@ own_words("00.two-waits")
 # | 08, 09 | Serving with vLLM; review | all together | in preparation |
 
 # %% [markdown] id="before-after" tags=["path55"]
-# **Before this course:** what a transformer is, roughly, and Python. The primers fill the usual gaps: what a KV cache is
-# and why a long conversation costs.
+# **Before this course:** what a transformer is, roughly, and Python. The primers fill the usual gaps: what attention
+# keeps, what a step of the model waits for, and how many numbers one token costs.
 #
 # **After it:** you know how a model is served. How it learns to call tools and to plan (agents) is the next subject.
 #
@@ -271,17 +304,19 @@ print(f"Largest difference in the first 5 tokens: {difference:.1e}, of values up
 # %% [markdown] id="deeper-bandwidth" tags=["deeper"]
 # ## Deeper: the two clocks of this machine
 #
-# The second primer compares reading with computing. Measure both here, and set them against one step of SmolLM2.
+# The second primer compares reading with computing. Measure both here, and set them against the TPOT that you measured
+# after 192 prompt tokens. The speeds are measured now, the TPOT was measured before: on a busy machine they drift apart.
 
 # %% id="deeper-bandwidth-run" tags=["deeper"]
 from servelab.costs import decode_step_bytes, decode_step_flops
 from servelab.device import measured_bandwidth, measured_matmul_flops
 
 size = model.dtype.itemsize
-read_ms = 1e3 * decode_step_bytes(model.spec, 1, 200, size, size) / measured_bandwidth()
-compute_ms = 1e3 * decode_step_flops(model.spec, 1, 200) / measured_matmul_flops()
+read_ms = 1e3 * decode_step_bytes(model.spec, 1, 192, size, size) / measured_bandwidth()
+compute_ms = 1e3 * decode_step_flops(model.spec, 1, 192) / measured_matmul_flops()
 print(f"{machine()}: {measured_bandwidth() / 1e9:.0f} GB/s, {measured_matmul_flops() / 1e9:.0f} GFLOP/s")
-print(f"One output token: reading takes {read_ms:.1f} ms at least, computing {compute_ms:.1f} ms")
+print(f"One output token: reading takes {read_ms:.1f} ms, computing {compute_ms:.1f} ms")
+print(f"TPOT, measured before: {1e3 * tpot_s[192]:.1f} ms, {1e3 * tpot_s[192] / read_ms:.1f} times the reading")
 
 # %% [markdown] id="deeper-heads" tags=["deeper"]
 # ## Deeper: query heads and KV heads of the real model
@@ -301,7 +336,7 @@ glossary()
 #
 # - This machine runs a real model, and the engine's trace shows what happened inside.
 # - You predict, run, explain the gap, change one thing, and test yourself.
-# - An answer has two waits: TTFT grows with the prompt, TPOT hardly does.
+# - An answer has two waits: TTFT grows with the prompt tokens, TPOT far less.
 #
 # **Sources:** Ben Allal et al., *SmolLM2* (2025); Vaswani et al., *Attention Is All You Need* (2017); Ainslie et al.,
 # *GQA* (2023).

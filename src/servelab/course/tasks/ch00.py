@@ -47,7 +47,7 @@ STORED = Task(
         Mistake(
             "one too few",
             lambda case, got: got == sum(case.arguments) - 2,
-            _("One too few: with one output token, the whole prompt passed the network."),
+            _("Try a request with a single output token. Which of its prompt tokens passed the network?"),
         ),
         Mistake(
             "a product",

@@ -17,6 +17,7 @@ GLOSSARY = (
     GlossaryTerm(
         "KV head", "KV 头", _("One stored key and value a token and layer; several query heads may share it.")
     ),
+    GlossaryTerm("trace", "运行轨迹", _("What the engine decided in each step, kept so that it can be replayed.")),
     GlossaryTerm("TTFT", "首词元延迟", _("Time to first token: from the request's arrival to its first output token.")),
     GlossaryTerm("TPOT", "每输出词元时间", _("Time per output token after the first, averaged over the answer.")),
     GlossaryTerm("bandwidth", "带宽", _("Bytes that a machine reads from its memory in a second.")),
@@ -43,7 +44,7 @@ CHAPTER = Chapter(
         Goal(
             "00.wait",
             _("Tell the wait for the first output token from the wait for the later ones."),
-            ("quiz:00", "words:00.two-waits"),
+            ("prediction:00.longer-prompt", "prediction:00.crossover", "quiz:00", "words:00.two-waits"),
         ),
     ),
     predictions=PREDICTIONS,

@@ -73,7 +73,7 @@ PRIMERS = (
         _(
             "A step of a model does two things. It **reads** numbers from memory, and it **computes** with them. "
             "Bandwidth says how many bytes a second can be read. FLOP/s says how many multiplications and additions a "
-            "second can be done. The two overlap, so a step takes at least the longer of the two times.\n\n"
+            "second can be done. The two can overlap, so a step takes at least the longer of the two times.\n\n"
             "An example. A machine reads {reads:.0f} GB/s and computes {computes:.0f} GFLOP/s. A step reads "
             "{step_bytes:.0f} GB and does {step_flops:.0f} GFLOP.\n\n"
             "- Reading: {step_bytes:.0f} / {reads:.0f} s = **{read_ms:.0f} ms**.\n"

@@ -5,6 +5,9 @@ from servelab.course.content.ch00.number import COMPUTES, READS, SMOLLM2
 from servelab.course.content.form import Choice, Prediction, Quiz, QuizItem
 from servelab.translation import _
 
+# A request of the quiz.
+TTFT_MS, TPOT_MS, OUTPUT_TOKENS = 600, 30, 41
+
 PREDICTIONS = (
     Prediction(
         "00.tokens",
@@ -28,14 +31,15 @@ PREDICTIONS = (
     Prediction(
         "00.first-token",
         _(
-            "A prompt of {prompt} tokens, an answer of {output} tokens. The first output token comes when the whole "
-            "prompt has passed the network; every later one needs one more step. **How many times longer do you wait "
-            "for the first output token than for each later one?**"
-        ).format(prompt=192, output=16),
+            "A request has {prompt} prompt tokens and gets {output} output tokens. The first output token comes when "
+            "all prompt tokens have passed the network. Every later one needs one more step. **How many times longer "
+            "do you wait for the first output token than for each later one?**"
+        ).format(prompt=192, output=8),
         _(
             "The first output token took {ttft_ms:,.0f} ms (TTFT), each later one {tpot_ms:,.0f} ms (TPOT). The first "
-            "step computes {prompt} tokens, a later one computes 1. Yet the wait is not {prompt} times as long: a "
-            "step reads all weights once, however many tokens share them. That is what chapter 01 is about."
+            "step computes {prompt} prompt tokens, a later one computes 1 token. Yet the first wait is {actual:.1f} "
+            "times as long, not {prompt} times: each step reads all weights once, and all its tokens share that. "
+            "This is what chapter 01 is about."
         ),
         unit=_("times"),
         how="measured",
@@ -43,7 +47,47 @@ PREDICTIONS = (
         high=10000,
         close=1.6,
         too_high=_("The first step does {prompt} times the work. Is work what a step of one token waits for?"),
-        too_low=_("One token and {prompt} tokens in a step are not the same: at some point arithmetic counts."),
+        too_low=_("1 token and {prompt} tokens in a step are not the same: at some point arithmetic counts."),
+    ),
+    Prediction(
+        "00.longer-prompt",
+        _(
+            "You go from {short} to {long} prompt tokens, {times} times as many. The number of output tokens stays. "
+            "**How many times as long does each later output token take (TPOT)?**"
+        ).format(short=12, long=480, times=480 // 12),
+        _(
+            "From {short} to {long} prompt tokens TPOT grew to {actual:.1f} times, TTFT to {growth:.0f} times. The old "
+            "tokens' K and V are kept, so a later step computes one token, however long the prompt was. It only "
+            "reads more K and V.\n\n"
+            "Now the other end. With {short} prompt tokens TTFT was {short_ms:,.0f} ms, with {low} it was "
+            "{low_ms:,.0f} ms, and one later step took {low_tpot_ms:,.0f} ms. Even a short prompt needs one whole "
+            "step, and a step reads all weights. So a shorter prompt wins less and less."
+        ),
+        unit=_("times"),
+        how="measured",
+        low=0,
+        high=10000,
+        close=1.5,
+        too_high=_("You may have let each step compute the prompt again. Its K and V are kept."),
+        too_low=_("A later step computes one token, but that token looks at more K and V than before."),
+    ),
+    Prediction(
+        "00.crossover",
+        _(
+            "Take {long} prompt tokens, and read TTFT and TPOT off the curve. **At how many output tokens does the "
+            "writing take as long as the first wait?**"
+        ).format(long=480),
+        _(
+            "1 + {ttft_ms:,.0f} ms / {tpot_ms:,.0f} ms = {actual:.1f} output tokens. With {low} prompt tokens it is "
+            "{low_tokens:.1f}. So the same remedy can be worth a lot for one user and next to nothing for another."
+        ),
+        unit=_("output tokens"),
+        how="measured",
+        low=1,
+        high=10000,
+        close=1.3,
+        too_high=_("Both axes are logarithmic: read the values at the marks, then divide TTFT by TPOT."),
+        too_low=_("Both axes are logarithmic: read the values at the marks, then divide TTFT by TPOT."),
     ),
 )
 
@@ -83,7 +127,10 @@ QUIZ = Quiz(
         ),
         QuizItem(
             "long-prompt",
-            _("The prompt grows from 200 to 2,000 tokens, the answer stays at 100 tokens. What grows most?"),
+            _(
+                "A request goes from 200 to 2,000 prompt tokens and still gets 100 output tokens. Which time grows by "
+                "the larger factor?"
+            ),
             (
                 Choice(
                     "ttft",
@@ -98,7 +145,7 @@ QUIZ = Quiz(
                 ),
                 Choice(
                     "neither",
-                    _("Neither: the model has the same size"),
+                    _("Neither grows: the model has the same size"),
                     _("The weights stay. The tokens that pass through them do not."),
                 ),
             ),
@@ -107,27 +154,66 @@ QUIZ = Quiz(
         QuizItem(
             "faster-arithmetic",
             _(
-                "The machine of the readiness check gets twice the FLOP/s and the same bandwidth. One step of one "
-                "token of SmolLM2 took {ms:.1f} ms. How long does it take now?"
-            ).format(ms=_step_ms(1)),
+                "A machine reads {reads:.0f} GB/s and computes {computes:.0f} GFLOP/s. A step of SmolLM2 reads "
+                "{mb:.0f} MB of weights and computes one token, about {gflop:.2f} GFLOP. That takes {ms:.1f} ms at "
+                "least. The machine now gets twice the GFLOP/s. How long does the step take at least?"
+            ).format(
+                reads=READS / 1e9,
+                computes=COMPUTES / 1e9,
+                mb=2 * SMOLLM2.num_parameters / 1e6,
+                gflop=2 * SMOLLM2.num_parameters / 1e9,
+                ms=_step_ms(1),
+            ),
             (
                 Choice(
                     "half",
                     _("{ms:.1f} ms").format(ms=_step_ms(1) / 2),
-                    _("It would, were it the arithmetic that the step waits for."),
+                    _("So it would be if the step waited for the arithmetic. It waits for the reading."),
                 ),
                 Choice(
                     "same",
                     _("{ms:.1f} ms").format(ms=_step_ms(1)),
-                    _("It reads {mb:.0f} MB of weights, and that takes as long as before.").format(
-                        mb=2 * SMOLLM2.num_parameters / 1e6
+                    _(
+                        "Reading {mb:.0f} MB takes as long as before. The arithmetic took {before:.1f} ms and now "
+                        "takes {after:.1f} ms, both hidden behind the reading."
+                    ).format(
+                        mb=2 * SMOLLM2.num_parameters / 1e6,
+                        before=2e3 * SMOLLM2.num_parameters / COMPUTES,
+                        after=1e3 * SMOLLM2.num_parameters / COMPUTES,
                     ),
                     right=True,
                 ),
                 Choice(
                     "between",
                     _("{ms:.1f} ms").format(ms=0.75 * _step_ms(1)),
-                    _("The two times overlap, they are not added. Only the longer one is seen."),
+                    _("Half reading, half arithmetic? The two overlap, and only the longer one is seen."),
+                ),
+            ),
+            new_numbers=True,
+        ),
+        QuizItem(
+            "whole-wait",
+            _("TTFT is {ttft} ms, TPOT is {tpot} ms, and {n} output tokens come. How long is the whole wait?").format(
+                ttft=TTFT_MS, tpot=TPOT_MS, n=OUTPUT_TOKENS
+            ),
+            (
+                Choice(
+                    "each",
+                    _("{ms:,} ms").format(ms=OUTPUT_TOKENS * TPOT_MS),
+                    _("This counts the writing as if the first output token came after one TPOT. It comes after TTFT."),
+                ),
+                Choice(
+                    "one-more",
+                    _("{ms:,} ms").format(ms=TTFT_MS + OUTPUT_TOKENS * TPOT_MS),
+                    _("The first output token is there when TTFT ends. Only the {n} after it take a TPOT each.").format(
+                        n=OUTPUT_TOKENS - 1
+                    ),
+                ),
+                Choice(
+                    "whole",
+                    _("{ms:,} ms").format(ms=TTFT_MS + (OUTPUT_TOKENS - 1) * TPOT_MS),
+                    _("{ttft} ms + ({n} - 1) × {tpot} ms.").format(ttft=TTFT_MS, n=OUTPUT_TOKENS, tpot=TPOT_MS),
+                    right=True,
                 ),
             ),
             new_numbers=True,

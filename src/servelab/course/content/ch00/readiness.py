@@ -85,13 +85,13 @@ READINESS = (
                 Choice(
                     "read",
                     _("{ms:.0f} ms").format(ms=READ_MS),
-                    _("The slower of reading and computing. They overlap, so the times do not add up."),
+                    _("The slower of the two: reading. The arithmetic is done while the bytes come in."),
                     right=True,
                 ),
                 Choice(
-                    "ratio",
-                    _("{ms:.0f} ms").format(ms=READ_MS / COMPUTE_MS),
-                    _("This is how many times slower the reading is, not a time."),
+                    "sum",
+                    _("{ms:.0f} ms").format(ms=READ_MS + COMPUTE_MS),
+                    _("This adds the two times. A machine can read the next numbers while it computes with these."),
                 ),
             ),
         ),
