@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from servelab.engine import allocation_trace
 from servelab.figures import free_blocks, page_table_figure, page_table_frame
 
 
@@ -113,3 +114,12 @@ def test_bad_input(hand_trace, holes_contiguous):
         page_table_frame(hand_trace, 7)
     with pytest.raises(ValueError, match="got 'Z'"):
         page_table_frame(hand_trace, 0, "Z")
+
+
+def test_no_curve_crosses_the_free_queue():
+    trace = allocation_trace([("place", "A", 42)], kv_cache="paged", num_slots=192, block_size=16)
+    frame = page_table_frame(trace, 0, "A")
+    (label,) = (mark for mark in frame.marks if mark.get("text") == "Free, next first:")
+    entries = [mark for mark in frame.marks if mark["style"] in ("entry", "entry-new")]
+    assert len(entries) == 3
+    assert label["y"] >= max(mark["y"] for mark in entries)

@@ -38,7 +38,8 @@ def page_table_frame(
     left = _Left.fit(view, width)
     header_right = left.right - left.table_w / 2 + text_width(_("Block table"), 14) / 2
     right_x = max(left.right + GAP, header_right + 18)
-    bottom = max(_draw_logical(frame, view, left), _draw_pool(frame, view, left, right_x))
+    left_bottom = _draw_logical(frame, view, left)
+    bottom = max(left_bottom, _draw_pool(frame, view, left, right_x, left_bottom))
     frame.height = int(bottom + MARGIN)
     frame.legend = _legend(view)
     frame.caption = _caption(view)
@@ -162,7 +163,7 @@ def _draw_entry(frame: Frame, view: TableView, left: _Left, index: int, y: float
     )
 
 
-def _draw_pool(frame: Frame, view: TableView, left: _Left, x: float) -> float:
+def _draw_pool(frame: Frame, view: TableView, left: _Left, x: float, left_bottom: float) -> float:
     frame.text(x, MARGIN, _("Physical blocks of the pool"), size=14, bold=True)
     room = frame.width - MARGIN - x
     detailed = view.trace.block_size <= 8 and view.trace.num_blocks <= 32
@@ -174,7 +175,8 @@ def _draw_pool(frame: Frame, view: TableView, left: _Left, x: float) -> float:
         hidden = view.trace.num_blocks - place.num_shown
         frame.text(x, y + 10, _("… and {count} more blocks").format(count=hidden), "muted")
         y += 24
-    return _draw_queue(frame, view, x, y + 12, room)
+    # The curves come up from the table, so the queue stands below the last of them.
+    return _draw_queue(frame, view, x, max(y + 12, left_bottom - left.row / 2), room)
 
 
 def _draw_links(frame: Frame, view: TableView, left: _Left, pool: PoolGrid) -> None:
