@@ -6,7 +6,20 @@ import pytest
 
 from servelab.engine import Engine, EngineConfig, allocation_trace
 from servelab.sampling import SamplingParams
-from servelab.trace import Finish, Release, Slot, Waste, occupancy, waste
+from servelab.trace import (
+    Admit,
+    Allocate,
+    Finish,
+    Free,
+    Preempt,
+    Release,
+    Schedule,
+    Slot,
+    StepRecord,
+    Waste,
+    occupancy,
+    waste,
+)
 
 PLACED = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7)]
 HAND = [*PLACED, ("free", "A"), ("free", "C"), ("place", "E", 9)]
@@ -126,3 +139,23 @@ def test_holes_that_would_just_do_together_are_external_waste():
     operations = [("place", "A", 3), ("place", "B", 1), ("place", "X", 3), ("free", "A"), ("place", "C", 4)]
     trace = allocation_trace(operations, kv_cache="contiguous", num_slots=8)
     assert picture(trace, 4) == "xxxBXXXx"
+
+
+def test_what_was_stored_before_a_preemption_is_not_counted_again():
+    """B stores 3 tokens, loses its block, and starts again with 2: the end of its new block is never used."""
+    trace = allocation_trace([("place", "B", 3)], num_slots=8, block_size=4)
+    trace.steps += [
+        StepRecord([Preempt(0), Free(0, 0)]),
+        StepRecord([Admit(0), Allocate(0, 0, 1), Schedule(((0, 2),))]),
+    ]
+    assert picture(trace, 0) == "BBBi...."
+    assert picture(trace, 2, "scheduled") == "....rrii"
+    assert picture(trace, 2) == "....BBii"
+    assert waste(trace) == Waste(used=5, reserved=0, internal=3, free=16, external=0)
+
+
+def test_a_slot_that_two_requests_share_is_used_when_one_of_them_uses_it():
+    """B has A's block in its table too, and has computed nothing yet."""
+    trace = allocation_trace([("place", "A", 2), ("place", "B", 1)], num_slots=8, block_size=4)
+    trace.steps[1].events[-2:] = [Allocate(1, 0, 0), Schedule(((1, 1),))]
+    assert picture(trace, 1, "scheduled") == "AAii...."

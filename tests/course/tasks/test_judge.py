@@ -4,7 +4,7 @@ import pytest
 from demo_chapter import BLOCKS, CAPACITY, ONE_TOO_MANY, ROUND_DOWN, blocks
 
 from servelab.course.tasks import task, tasks
-from servelab.course.tasks.task import Case, run_task
+from servelab.course.tasks.task import Case, Mistake, run_task
 
 
 class EqualToAll:
@@ -47,6 +47,14 @@ def test_the_mistake_that_explains_most_wrong_cases_is_named():
 
     assert run_task(BLOCKS, constant, 1).case_index == 0
     assert run_task(BLOCKS, lambda n, size: n // size + 1, 1).mistake == "one too many"
+
+
+def test_of_two_mistakes_in_the_same_case_the_one_that_explains_more_cases_is_named():
+    first = BLOCKS.cases(1)[0]
+    once = Mistake("here only", lambda case, got: case.arguments == first.arguments, "once")
+    always = Mistake("everywhere", lambda case, got: got == 0, "always")
+    for mistakes in ((once, always), (always, once)):
+        assert run_task(replace(BLOCKS, mistakes=mistakes), lambda n, size: 0, 1).mistake == "everywhere"
 
 
 @pytest.mark.parametrize("answer", [None, ..., lambda n, size: None])
