@@ -196,7 +196,7 @@ def lab_command(port, browser):
     """Return the command that starts the course, from what stands after `make lab`."""
     command = ["servelab", "lab"]
     if port:
-        if not (port.isdigit() and 1 <= int(port) <= 65535):
+        if not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
             raise Stop(f"PORT={port} is not a port: choose a number from 1024 to 65535, such as `make lab PORT=8899`.")
         command += ["--port", port]
     if browser.lower() in ("0", "no", "false"):  # a BROWSER that names a program is the system's own variable
@@ -215,6 +215,9 @@ def main(arguments=None, root=ROOT):
     run = verbs.add_parser("run", help="run a command in the environment")
     run.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
+    # Under LC_ALL=C a Python before 3.13 reads its environment's paths as ASCII, and dies where one holds an "é".
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"
     again = os.environ.get("SERVELAB_AGAIN", "make lab")
     try:
         if options.torch not in ("", "cpu", "gpu"):

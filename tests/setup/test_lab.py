@@ -178,7 +178,7 @@ def test_unknown_build_of_torch(course):
     assert sentence(course.make("--torch", "rocm", "lab")).startswith("TORCH=rocm is not a build of torch")
 
 
-@pytest.mark.parametrize("port", ["abc", "0", "70000", "-1"])
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "-1", "²", "٣٣٣٣"])
 def test_impossible_port(course, port):
     assert sentence(course.make("lab", f"--port={port}")).startswith(f"PORT={port} is not a port")
     assert course.calls() == []
@@ -298,3 +298,14 @@ def test_a_supported_python_is_found_on_this_machine(lab):
     version, has_venv = lab.probe(lab.find_python("make lab"))
     assert version in lab.SUPPORTED
     assert has_venv
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "de_DE.UTF-8"])
+def test_a_course_below_a_path_that_is_not_ascii_runs_in_the_c_locale(lab, monkeypatch, locale):
+    """Python 3.11 and 3.12 read the paths of their environment in the locale's encoding, and end at the first "é"."""
+    monkeypatch.setenv("LC_ALL", locale)
+    seen = []
+    monkeypatch.setattr(lab.Environment, "ensure", lambda *_: seen.append(os.environ["LC_ALL"]))
+    monkeypatch.setattr(lab.Environment, "execute", lambda *_: seen.append(os.environ["LC_ALL"]))
+    lab.main(["run", "servelab", "--version"])
+    assert seen == [locale if "UTF-8" in locale else "C.UTF-8"] * 2
