@@ -120,6 +120,6 @@ def test_no_curve_crosses_the_free_queue():
     trace = allocation_trace([("place", "A", 42)], kv_cache="paged", num_slots=192, block_size=16)
     frame = page_table_frame(trace, 0, "A")
     (label,) = (mark for mark in frame.marks if mark.get("text") == "Free, next first:")
-    entries = [mark for mark in frame.marks if mark["style"] in ("entry", "entry-new")]
+    entries = [mark for mark in frame.marks if mark.get("style") in ("entry", "entry-new")]
     assert len(entries) == 3
     assert label["y"] >= max(mark["y"] for mark in entries)
