@@ -1,7 +1,7 @@
 # %% [markdown] id="title" tags=["path55"]
 # # Start here: can I start, and where?
 #
-# **20 minutes** of core, and up to three primers of 10 minutes · Difficulty: easy · runs on a CPU, no GPU and no network
+# **25 minutes** of core, and up to three primers of 10 minutes · Difficulty: easy · runs on a CPU, no GPU and no network
 #
 # Large language models are slow and costly to run. This course shows you why, and what the best servers do about it.
 # You do more than read: you run a real model, predict, measure, change one thing, and look inside.
