@@ -56,7 +56,7 @@ PREDICTIONS = (
             "**How many times as long does each later output token take (TPOT)?**"
         ).format(short=12, long=480, times=480 // 12),
         _(
-            "From {short} to {long} prompt tokens TPOT grew to {actual:.1f} times, TTFT to {growth:.0f} times. The old "
+            "From {short} to {long} prompt tokens TPOT became {actual:.1f} times as long, TTFT {growth:.0f} times. The old "
             "tokens' K and V are kept, so a later step computes one token, however long the prompt was. It only "
             "reads more K and V.\n\n"
             "Now the other end. With {short} prompt tokens TTFT was {short_ms:,.0f} ms, with {low} it was "
