@@ -5,8 +5,8 @@
 #
 # In chapter 01 a server kept one unbroken range of memory for each request. It reserved for the longest answer there
 # could be, and most of that stayed empty. In this chapter you take the range apart. You place tokens by hand, watch the
-# engine do the same on a real model, check that not one output token changes, and count how many more requests fit.
-# Then you look for the place where it stops paying.
+# engine do the same on a real model, find out what that does to the output tokens, and count how many more requests
+# fit. Then you look for the place where it stops paying.
 #
 # Three new ideas: the **block table**, **internal fragmentation**, **capacity**. What is marked "Deeper" can be skipped.
 
@@ -55,7 +55,7 @@ together = max(len(state.running) for state in rigid.trace.states())
 print("Prompt tokens:", [request.num_prompt_tokens for request in requests])
 print("Output tokens:", [request.num_output_tokens for request in requests])
 print(f"Asked at once: {len(requests)} requests. Ran at once: {together}.")
-print(f"Of the slots that requests owned, {waste(rigid.trace).used_of_owned:.1%} held a token.")
+print(f"Of the slots that requests owned, {waste(rigid.trace).used_of_owned:.1%} held a token (mean of all steps).")
 print(f"Measured on {machine()}")
 
 # %% [markdown] id="by-hand" tags=["path55"]
@@ -107,10 +107,11 @@ reveal("02.ninth", {"actual": table[2], "table": str(table)}, picture)
 # %% [markdown] id="formulas" tags=["path55"]
 # ### Two formulas, and you as the block manager
 #
-# With *B* slots a block, position *p* counted from 0, and *T* tokens stored:
+# With *b* slots a block, position *p* counted from 0, and *T* tokens stored (// divides and drops the remainder, % is
+# the remainder):
 #
-# - **slot** = table[ *p* // *B* ] × *B* + *p* % *B*  (block number × slots a block + slots)
-# - **blocks** = *T* / *B*, rounded up  (tokens ÷ tokens a block)
+# - **slot** = table[ *p* // *b* ] × *b* + *p* % *b*  (block number × slots a block + slots)
+# - **blocks** = *T* ÷ *b*, rounded up  (tokens ÷ tokens a block)
 #
 # The next cell evaluates both for A's 9th token and shows the code that the engine ran. In the widget after it, press
 # **Next decision**: you point at the block that takes the next token, A's 8th, A's 9th, and later ones, and the run says
@@ -135,13 +136,14 @@ show(PageTableWidget(engine.trace, "A"))
 # | page of a process; offset in the page | logical block of a request; position % block size |
 # | page frame; page table | physical block; block table |
 # | a page is given when it is first touched | a block is given when a token needs it |
-# | unused end of the last page: internal fragmentation | empty slots of the last block |
-# | **no counterpart:** page fault; TLB (the processor's cache of translations) | the attention kernel reads the table itself |
-# | **no counterpart:** protection | a wrong entry reads another user's keys, and nothing notices |
-# | swapping to disk | a request that must make room gives up its blocks and computes them again later |
+# | unused end of the last page | empty slots of the last block: **internal fragmentation** |
+# | page fault, the signal that a page is not there | **no counterpart:** the engine takes the block before the step |
+# | TLB, the processor's cache of translations | **no counterpart:** the program for attention reads the table itself |
+# | protection of one process from another | **no counterpart:** a wrong entry reads another user's keys, unnoticed |
+# | swapping to disk | a request that must make room gives up its blocks and computes their K and V again later |
 
 # %% [markdown] id="loop-2"
-# ## 2. The same tokens from scattered blocks
+# ## 2. Does the model notice?
 #
 # A's table skips a block. In a busy pool nearly every table does. That looks dangerous: attention was written for keys
 # in a row. So you run three prompts (7, 2 and 6 prompt tokens, 12 output tokens each) in three memory layouts:
@@ -161,8 +163,7 @@ params = SamplingParams(max_tokens=12, ignore_eos=True)
 outputs = {name: each.generate(PROMPTS, params) for name, each in engines.items()}
 
 tokens = {name: [t for output in each for t in output.token_ids] for name, each in outputs.items()}
-pairs = [pair for each in tokens.values() for pair in zip(each, tokens["contiguous"], strict=True)]
-different = sum(one != other for one, other in pairs)
+different = sum(len(set(three)) > 1 for three in zip(*tokens.values(), strict=True))
 last = engines["blocks of 4"].trace.state_at(11)  # what each request holds in the 12th step
 tables = [request.block_table for request in last.requests]
 jumps = sum(b != a + 1 for table in tables for a, b in pairwise(table))
@@ -177,8 +178,9 @@ reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows)
 # Attention needs a request's keys in the order of its tokens. With a table that is one indexing operation, a **gather**:
 # take the physical blocks in the order of the table, put them behind each other, cut at the number of tokens.
 #
-# What it reads: bytes a step = tokens stored × bytes a token + table entries × 4 bytes an entry. The next cell does it
-# for layer 0, beside the run that kept everything in a row, and then shows the one place in the code that differs.
+# What it must read: bytes a step = tokens stored × bytes a token + table entries × 4 bytes an entry. The next cell does it
+# for layer 0, beside the run that kept everything in a row. Then it shows the code for one request: a range of slots
+# is read as it lies, a list of slots is gathered, and the attention after it is the same.
 
 # %% id="gather-run"
 n, table = last.requests[0].num_computed_tokens, tables[0]
@@ -191,19 +193,20 @@ for p in (0, 3, 4, 7, 8, n - 1):
     print(f"position {p:2}: block {table[p // 4]:2}, offset {p % 4}: {one:+.6f}; in a row: {other:+.6f}")
 print(f"All {gathered.numel():,} numbers equal, bit for bit: {torch.equal(gathered, in_a_row)}")
 kv_bytes, entry_bytes = n * model.kv_bytes_per_token, len(table) * 4
-print(f"A step reads {n} tokens × {model.kv_bytes_per_token:,} bytes = {kv_bytes:,} bytes of K and V,")
+print(f"A step reads {n} tokens × {model.kv_bytes_per_token:,} bytes (float32) = {kv_bytes:,} bytes of K and V,")
 print(f"and {len(table)} entries × 4 bytes = {entry_bytes} bytes of the table: {entry_bytes / kv_bytes:.4%} more")
 source(SequenceRead.__call__)
 
 # %% [markdown] id="loop-3"
 # ## 3. How many requests fit
 #
-# Chapter 01 ended one story badly. 28 slots; place A, B, C, D with 7, 2, 7 and 7 tokens; A and C finish. 19 slots are
-# free, the longest hole has 7, and E with 9 tokens is refused. Those lost slots are **external fragmentation**.
+# Chapter 01 ended one story badly. A pool has 28 slots. A, B, C and D take 7, 2, 7 and 7 of them, for prompt and output
+# together; A and C finish. 19 slots are free, but the longest hole has 7, and E needs 9. That is **external
+# fragmentation**.
 #
-# Now both pools get the same moves, the second one in blocks of 4: A, B, C, D take 2 + 1 + 2 + 2 = 7 blocks, so it is
-# full. A and C give 4 blocks back. E needs 9 ÷ 4, rounded up: 3 blocks. You stand before E's arrival.
-# Press **Next decision**, say where E is admitted, and read why. The arrow keys step back through the moves.
+# Now two pools get the same moves. The second has blocks of 4: A, B, C, D take 2 + 1 + 2 + 2 = 7 blocks, so it is full.
+# Take a pencil: how many blocks are free when A and C are gone, and how many does E need? You stand before E's
+# arrival. Press **Next decision**, say where E is admitted, and read why. The arrow keys step back through the moves.
 
 # %% id="memory-map-widget"
 moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7)]
@@ -216,14 +219,15 @@ show(MemoryMapWidget(ranges, paged, labels=("One range a request", "Blocks of 4"
 # ### Capacity
 #
 # **Capacity** is how many requests a pool holds at the same time. With *T* tokens a request (prompt and output), *R*
-# slots reserved for each, and *B* slots a block:
+# slots reserved for each, and *b* slots a block:
 #
-# - slots = pool bytes ÷ bytes a token
+# - **slots** = pool bytes ÷ bytes a token, rounded down
 # - **with a reservation**: slots ÷ *R*, rounded down (slots ÷ slots a request = requests)
-# - **with blocks**: (slots ÷ *B*, rounded down) ÷ (*T* ÷ *B*, rounded up), rounded down (blocks ÷ blocks a request)
+# - **with blocks**: (slots ÷ *b*, rounded down) ÷ (*T* ÷ *b*, rounded up), rounded down (blocks ÷ blocks a request)
 #
 # In blocks, E got in: any three free ones would do. External fragmentation is gone. What is left is **internal
-# fragmentation**: the empty slots of each request's last block, always less than one block a request.
+# fragmentation** (internal waste): slots that a request owns and never uses. A reservation has it as well. With blocks
+# it is the end of the last one, so always less than one block a request.
 
 # %% id="capacity-predict" tags=["path55"]
 predict("02.capacity")
@@ -235,17 +239,18 @@ slots, per_request = POOL_BYTES // token_bytes, blocks_needed(300, 16)
 reserved = requests_that_fit(POOL_BYTES, token_bytes, 300, reserved_tokens=2048)
 fit = requests_that_fit(POOL_BYTES, token_bytes, 300, block_size=16)
 reveal("02.capacity", {
-    "actual": fit, "gain": fit / reserved, "slots": slots, "blocks": slots // 16, "tokens": 300,
+    "actual": fit, "gain": fit / reserved, "slots": slots, "blocks": slots // 16, "tokens": 300, "reserve": 2048,
     "per_request": per_request, "owned": per_request * 16, "wasted": paged_waste(300, 16),
-}, f"Reserved: {slots:,} slots ÷ 2,048 = {reserved} requests, rounded down.")
+}, f"{POOL_BYTES:,} bytes ÷ {token_bytes:,} bytes a token = {slots:,} slots. Reserved: {slots:,} slots ÷ 2,048 slots a "
+   f"request = {reserved} requests. In blocks: {slots // 16:,} blocks ÷ {per_request} blocks a request = {fit} requests.")
 
 # %% [markdown] id="workload"
 # ### Lengths as they come
 #
 # Real requests are not all alike: most are short, a few are very long. The course keeps one workload for all chapters:
-# 500 requests, 300 tokens each on average (half prompt, half output), 2,048 at most. You fill the 512 MiB pool with
-# them, in order of arrival, until the next one does not fit. Each is at its full length: the worst moment for blocks,
-# because a request that still decodes owns even fewer.
+# 500 made-up requests with the shape of measured ones. They have 300 tokens on average, about half prompt and half
+# output, and 2,048 at most. You fill the 512 MiB pool with them, in order of arrival, until the next one does not fit.
+# Each is at its full length: the worst moment for blocks, because a request that still decodes owns even fewer.
 #
 # Three ways to hand out the memory: reserve 2,048 for each; reserve exactly prompt + output, as if somebody knew the
 # output tokens in advance; blocks of 16.
@@ -277,8 +282,9 @@ reveal("02.waste", {"actual": share["blocks of 16"], **numbers}, figure)
 # %% [markdown] id="length-knob"
 # ### Turn one knob: the length of a request
 #
-# You saw 300 tokens. Think first: what happens to the gain with 75 tokens a request, and with 2,000? The reservation
-# stays at 2,048. Then run the cell, and change `reserve` to 4,096: which end of the curve moves?
+# You saw 300 tokens (prompt and output). Think first: what happens to the gain with 64 tokens a request, and with
+# 2,048? The reservation stays at 2,048. Then run the cell. Change `reserve` to 4,096 and run it again: where does the
+# right end of the curve stop now, and why?
 
 # %% id="length-knob-run"
 reserve = 2048
@@ -297,9 +303,9 @@ show(figure)
 # %% [markdown] id="loop-4"
 # ## 4. The block size is a trade
 #
-# Small blocks waste little. So why not blocks of 1? Each block is an entry in a table that somebody writes, sends to the
-# device and reads in every step, and a read of one long run is faster than many short ones. Large blocks keep tables
-# short, and waste. vLLM, the engine that PagedAttention comes from, takes 16 on a GPU. What would 256 cost here?
+# Small blocks waste little. So why not blocks of 1? Each block is an entry in a table, and the engine must write and
+# read it. And a GPU reads one long run of memory faster than many short ones. Large blocks keep tables short, and
+# waste. vLLM, the engine that PagedAttention comes from, takes 16 on a GPU. What would 256 cost here?
 
 # %% id="block-size-predict"
 predict("02.block-size")
@@ -311,12 +317,16 @@ entries = {size: sum(blocks[size]) / len(lengths) for size in sizes}  # a reques
 empty = {size: paged_waste(lengths, size) / len(lengths) for size in sizes}  # slots a request
 wasted = {size: 100 * empty[size] / (entries[size] * size) for size in sizes}
 held = {size: sum(total <= slots // size for total in accumulate(blocks[size])) for size in sizes}
+finding = "{}: {} with blocks of 1, {:.1f} with 16, {:.1f} with 512."
 figures = [
     curve(
-        sizes, {y_title: list(values.values())}, x_title="slots a block", y_title=y_title, log_x=True,
-        height=320, sentence=f"{y_title}: {values[1]:.1f} (1 slot), {values[16]:.1f} (16), {values[512]:.1f} (512).",
+        sizes, {y_title: list(values.values())}, x_title="slots a block", y_title=y_title, log_x=True, height=320,
+        sentence=finding.format(short, round(values[1]), values[16], values[512]),
     )
-    for y_title, values in (("Empty slots, % of those owned", wasted), ("Table entries a request", entries))
+    for y_title, short, values in (
+        ("Empty slots, % of those owned", "Larger blocks waste more, in %", wasted),
+        ("Table entries a request", "Larger blocks need fewer table entries a request", entries),
+    )
 ]
 numbers = {"mean_waste": empty[256], "fit": held[256], "fit_16": held[16]}
 reveal("02.block-size", {"actual": wasted[256], **numbers}, *figures)
@@ -326,7 +336,9 @@ reveal("02.block-size", {"actual": wasted[256], **numbers}, *figures)
 #
 # Counting entries is not timing. This cell gathers K of 2,048 tokens of SmolLM2, 30 layers, block by block in a mixed
 # order, and takes the best of 20 runs. Every block size moves the same bytes; only the number of pieces differs.
-# These are numbers of one machine: run it on yours. A GPU kernel is another machine again, with the same trade to make.
+#
+# Do not expect the rule of the GPU here. On a CPU the line may rise, fall or zigzag: other programs, caches and how the
+# pieces are shared among the cores all weigh as much as their number. So a block size is measured where it will run.
 
 # %% id="deeper-reads-run" tags=["deeper"]
 timed = {}
@@ -354,8 +366,9 @@ show(curve(
 # 1. **Lengths known and equal.** Reserve exactly 300 slots for each request of 300 tokens: nothing is wasted, and a hole
 #    that one request leaves fits the next. Blocks of 16 still waste the end of the last block.
 # 2. **Requests that use their reservation.** From which length on do blocks hold no more than 2,048 reserved slots?
-# 3. **One request, or memory to spare.** Nobody waits for memory, so capacity is worth nothing, and what is left is the
-#    price of the gather: small or not, it buys nothing here. Measured for one decoding request, attention of 30 layers.
+# 3. **One request, or memory to spare.** Nobody waits for memory, so more capacity buys nothing, and what is left is the
+#    price of the gather. Where the machine is busy, it can drown in the noise. Measured for one request that decodes,
+#    attention of 30 layers.
 
 # %% id="when-it-loses-run"
 exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
@@ -380,10 +393,10 @@ print(f"   {table_ms:.2f} ms through a table, {table_ms / row_ms:.1f} times ({ma
 # %% [markdown] id="misconception"
 # ## Misconception: "PagedAttention is a new attention algorithm"
 #
-# If it were, its result would depend on the blocks. Test it. Take one query and A's real keys and values of layer 0, and
-# compute attention with PyTorch's own function, four times: from the unbroken range; through A's table; through A's
-# table with two full blocks exchanged; through a table with one block of B's in it. Before you run it: which of the
-# last three differ from the first?
+# If it were, its result would depend on the blocks. Test it. Take one query and A's real keys and values of layer 0.
+# Compute attention with PyTorch's own function, four times: from the unbroken range; through A's table; through A's
+# table with two full blocks exchanged; through a table with one block of B's in it. Before you look: which of the last
+# three differ from the first? (B is the second prompt here.)
 
 # %% id="misconception-run"
 query = torch.randn(1, 9, 1, 64, generator=torch.Generator().manual_seed(0))
@@ -399,15 +412,18 @@ cases = {
     "two full blocks of A exchanged": [a[1], a[0], *a[2:]],
     "B's first block in A's table": [b[0], *a[1:]],
 }
-print(f"Attention's outputs are up to {unbroken.abs().max():.2f} in size.")
+rows = ["| Read through | Table | Largest difference |", "|:--|:--|:--|"]
 for name, table in cases.items():
     difference = (attend(table, engines["blocks of 4"].storage) - unbroken).abs().max()
-    print(f"{name:32} {table!s:20} largest difference {difference:.8f}")
+    rows.append(f"| {name} | {table} | {difference:.8f} |")
+rows.append(f"\nAttention's outputs are up to {unbroken.abs().max():.2f} in size.")
+show("\n".join(rows))
 
 # %% [markdown] id="misconception-answer"
-# The formula does not know blocks. Attention is a weighted **sum** over stored tokens, so even the order of two full
-# blocks changes only how the sum rounds. A block of another request changes everything. The table must name the right
-# set of blocks, and the last one must be cut at the right token: that is bookkeeping, not mathematics.
+# The formula does not know blocks. Attention is a weighted **sum** over stored tokens, and each key carries its own
+# position. So exchanging two full blocks changes how the sum rounds, at most. A block of another request changes the
+# result itself. The table must name the right blocks, and the last one must be cut at the right token: that is
+# bookkeeping, not mathematics.
 #
 # ## Self-tests
 #
@@ -462,9 +478,9 @@ own_words("02.paging")
 #
 # - A **block table** maps a request's logical blocks to physical ones. Neighbouring tokens may lie anywhere in the pool.
 # - A new block comes only when a token needs it, so nothing is reserved ahead, and any free block will do.
-# - What is wasted is the end of each last block: **internal fragmentation**, less than one block a request.
+# - What blocks waste is the end of each last one: **internal fragmentation**, less than one block a request.
 # - **Capacity** grows by what the reservation wasted. Equal known lengths, used reservations or spare memory: no gain.
-# - The mathematics of attention stays. Its reads go through the table, and pay a little for it.
+# - The mathematics of attention stays. Its reads go through the table, and that has a price.
 #
 # **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): the idea, figure
 # 2 for the kinds of waste, section 7.1 for a kernel 20 to 26 % slower than one on contiguous memory. Prabhu et al. 2024,

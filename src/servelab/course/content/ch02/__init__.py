@@ -20,7 +20,7 @@ CHAPTER = Chapter(
         ),
         Goal(
             "02.same",
-            _("Say why scattered blocks give the same tokens, and what an operating system has that this has not."),
+            _("Say what scattered blocks do to the output tokens, and what an operating system has that this has not."),
             ("prediction:02.same-tokens", "quiz:02"),
         ),
         Goal(

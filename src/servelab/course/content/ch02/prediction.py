@@ -25,7 +25,7 @@ PREDICTIONS = (
         _(
             "A has 7 prompt tokens, B has 2. A block has 4 slots, and the pool has 7 blocks, 0 to 6. A arrives first, "
             "B right after it; the pool hands out 0, 1, 2, ... From then on each of them "
-            "stores one more token a step. **Where does A's 9th token go?**"
+            "stores one output token a step. **Where does A's 9th token go?**"
         ),
         _(
             "A's 7 prompt tokens took blocks 0 and 1, B's 2 took block 2. A's 8th token filled the last slot of "
@@ -61,14 +61,14 @@ PREDICTIONS = (
         "02.same-tokens",
         _(
             "Three prompts, 12 output tokens each: 36 output tokens, chosen greedily in float32. You run them with one "
-            "unbroken range a request, and again with blocks of 4 that lie mixed in the pool. "
-            "**How many of the 36 output tokens come out differently?**"
+            "unbroken range a request, again with blocks of 16, and again with blocks of 4 that lie mixed in the pool. "
+            "**How many of the 36 output tokens are not the same in all three runs?**"
         ),
         _(
             "Attention takes a query, and for each earlier token a key and a value. Where these lie is not in the "
-            "formula. Each key carries its own position (the rotary embedding turned it before it was stored), so the "
-            "engine only has to find the right ones. With blocks of 4 it jumped {places} times to a block that does "
-            "not follow the one before."
+            "formula. Each key carries its own position: the model turned it by an angle that says where the token "
+            "stands in the text, before it was stored. So the engine only has to find the right keys. With blocks of 4 "
+            "it jumped {places} times to a block that does not follow the one before."
         ),
         unit=_("output tokens"),
         high=36,
@@ -90,7 +90,7 @@ PREDICTIONS = (
         _(
             "The pool has {slots:,} slots, that is {blocks:,} whole blocks. A request of {tokens} tokens takes "
             "{per_request} blocks: {owned} slots, of which {wasted} stay empty. {blocks:,} / {per_request}, rounded "
-            "down, is {actual}. The gain of {gain:.1f} times is nearly all of what was reserved and never used."
+            "down, is {actual}. That is {gain:.1f} times as many: about {reserve:,} reserved slots ÷ {tokens} used."
         ),
         unit=_("requests"),
         how="calculated",
@@ -101,7 +101,7 @@ PREDICTIONS = (
     Prediction(
         "02.waste",
         _(
-            "Now real life: lengths differ. The workload has 300 tokens a request on average (prompt and output), "
+            "Now lengths differ. The workload has 300 tokens a request on average (prompt and output), "
             "2,048 at most. You fill the pool with blocks of 16, each request at its full length. "
             "**How many percent of the slots that requests own hold no token?**"
         ),
@@ -121,7 +121,7 @@ PREDICTIONS = (
     Prediction(
         "02.block-size",
         _(
-            "The same workload with blocks of 256 instead of 16. "
+            "The same workload, all 500 requests, with blocks of 256 instead of 16. "
             "**How many percent of the slots that requests own hold no token now?**"
         ),
         _(

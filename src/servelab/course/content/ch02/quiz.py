@@ -20,14 +20,14 @@ RETRIEVAL = Quiz(
         QuizItem(
             "kv-bytes",
             _(
-                "SmolLM2 stores {bytes:,} bytes a token at 16 bit. A request has 200 prompt tokens and has produced "
-                "100 output tokens. How large is its KV cache?"
+                "SmolLM2 stores {bytes:,} bytes a token at 16 bit. A request has stored 200 prompt tokens and 100 "
+                "output tokens. How large is its KV cache?"
             ).format(bytes=SMOLLM2_BYTES),
             (
                 Choice(
                     "all",
                     _("{mb:.1f} MB").format(mb=300 * SMOLLM2_BYTES / 1e6),
-                    _("K and V of every token are kept, of prompt tokens and of output tokens."),
+                    _("300 tokens are stored: K and V are kept of prompt tokens and of output tokens."),
                     right=True,
                 ),
                 Choice(
@@ -134,7 +134,9 @@ QUIZ = Quiz(
                 Choice(
                     "off",
                     str(_SLOT - 1),
-                    _("One too few: the first token has position 0."),
+                    _("The first slot of block {block}. Position {position} is not the first of its block.").format(
+                        block=_TABLE[_POSITION // _SIZE], position=_POSITION
+                    ),
                 ),
                 Choice(
                     "sum",
@@ -173,8 +175,8 @@ QUIZ = Quiz(
         QuizItem(
             "long-requests",
             _(
-                "Another load on the 512 MiB pool: every request ends with 1,900 tokens, and the server would have "
-                "reserved 2,048. How many times more requests do blocks of 16 hold?"
+                "Another load on the 512 MiB pool: every request ends with 1,900 tokens, prompt and output together. "
+                "Blocks of 16 hold how many times the requests of a server that reserves 2,048 slots for each?"
             ),
             (
                 Choice(
@@ -188,14 +190,14 @@ QUIZ = Quiz(
                 Choice(
                     "hardly",
                     _("About {gain:.2f} times").format(gain=_RARE),
-                    _("2,048 / 1,900 slots, rounded to whole requests. A reservation that gets used is no waste."),
+                    _("2,048 ÷ 1,900 slots, after rounding to whole requests. What gets used was no waste."),
                     right=True,
                 ),
                 Choice(
                     "fewer",
-                    _("It holds fewer: half of every last block is empty"),
-                    _("1,900 tokens leave {waste} slots of the last block empty. The reservation leaves 148.").format(
-                        waste=paged_waste(1900, 16)
+                    _("Fewer than once: half of every last block is empty"),
+                    _("1,900 tokens leave {waste} slots empty in blocks of 16. The reservation leaves {rest}.").format(
+                        waste=paged_waste(1900, 16), rest=MAX_MODEL_LEN - 1900
                     ),
                 ),
             ),
@@ -204,8 +206,8 @@ QUIZ = Quiz(
         QuizItem(
             "short-requests",
             _(
-                "A server answers with yes or no: {short} tokens a request, prompt and output. Somebody sets the block "
-                "size to {large}. How much of the memory that requests own is wasted?"
+                "A server answers with yes or no: {short} tokens a request, prompt and output together. Somebody sets "
+                "the block size to {large}. How many of the slots that requests own hold no token?"
             ).format(short=_SHORT, large=_LARGE),
             (
                 Choice(
@@ -225,8 +227,8 @@ QUIZ = Quiz(
                 ),
                 Choice(
                     "four",
-                    _("Under 4 %, as the chapter measured"),
-                    _("That was blocks of 16 and 300 tokens. It is half a block beside a request that counts."),
+                    _("Under 4 %, as the chapter counted"),
+                    _("That was for blocks of 16 and 300 tokens on average. The block was small beside the request."),
                 ),
             ),
             new_numbers=True,
@@ -238,7 +240,7 @@ QUIZ = Quiz(
                 Choice(
                     "fault",
                     _("The page fault: touching a page that is not there lets the system fetch it"),
-                    _("No hardware notices anything. The scheduler makes sure of the block before the step runs."),
+                    _("No hardware notices anything. The engine takes the block before the step runs."),
                 ),
                 Choice(
                     "tlb",
@@ -254,13 +256,13 @@ QUIZ = Quiz(
                 Choice(
                     "protection",
                     _("Protection: a process cannot read the pages of another"),
-                    _("A wrong entry in a block table reads another user's keys, and nothing stops it. Tests must."),
+                    _("A wrong entry in a block table reads another user's keys, and nothing stops it."),
                 ),
             ),
         ),
         QuizItem(
             "algorithm",
-            _('A colleague says: "We switched to PagedAttention, so answers may change a little." Your reply?'),
+            _('A colleague says: "We switched to PagedAttention. That changes the answers." Your reply?'),
             (
                 Choice(
                     "new",
@@ -274,8 +276,8 @@ QUIZ = Quiz(
                 ),
                 Choice(
                     "same",
-                    _("It sums the same products. Another kernel may round the last bit differently, no more"),
-                    _("As measured: greedy float32 tokens stayed the same, keys were equal bit for bit."),
+                    _("No: it adds up the same products. Only rounding can differ, as with any other program for it"),
+                    _("As you saw: the keys were equal bit for bit, and greedy float32 gave the same output tokens."),
                     right=True,
                 ),
             ),
