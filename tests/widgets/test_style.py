@@ -21,7 +21,7 @@ def test_colours_of_marks_are_defined_once():
 
 def test_nothing_is_fetched():
     sources = [path.read_text(encoding="utf-8") for path in STATIC.iterdir()]
-    assert len(sources) == 4
+    assert len(sources) == 5
     for source in sources:
         hosts = set(re.findall(r"https?://([^/\"']+)", source))
         assert hosts <= {"www.w3.org"}  # the name of SVG's namespace, not a request

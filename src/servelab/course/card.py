@@ -12,6 +12,7 @@ import anywidget
 import traitlets
 
 _STATIC = Path(__file__).parent / "static"
+_LISTEN = Path(__file__).parents[1] / "widgets" / "static" / "listen.js"  # read, not imported: widgets load Plotly
 
 Action = Callable[[str, Mapping[str, Any]], None]
 
@@ -19,7 +20,7 @@ Action = Callable[[str, Mapping[str, Any]], None]
 class Card(anywidget.AnyWidget):
     """Shows a view; `on_action(name, values)` is called with the button's name and the fields' values."""
 
-    _esm = _STATIC / "card.js"
+    _esm = "\n".join(path.read_text(encoding="utf-8") for path in (_LISTEN, _STATIC / "card.js"))
     _css = _STATIC / "card.css"
     view = traitlets.Dict().tag(sync=True)
 

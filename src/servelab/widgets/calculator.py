@@ -27,7 +27,7 @@ class KVCalculatorWidget(anywidget.AnyWidget):
     machine's measured ceilings, for example), which joins the list. "What next?" asks what a change would do.
     """
 
-    _esm = script("picture.js", "calculator.js")
+    _esm = script("listen.js", "picture.js", "calculator.js")
     _css = css()
 
     title = traitlets.Unicode("").tag(sync=True)

@@ -60,7 +60,7 @@ def check_trace(trace: object) -> None:
 class Player(anywidget.AnyWidget):
     """Replays a trace tick by tick. A tick is one moment of one step at which there is something to see."""
 
-    _esm = script("picture.js", "player.js")
+    _esm = script("listen.js", "picture.js", "player.js")
     _css = css()
 
     title = traitlets.Unicode("").tag(sync=True)

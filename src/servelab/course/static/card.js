@@ -101,4 +101,4 @@ function render({ model, el }) {
   return () => { model.off("change:view", redraw); el.removeEventListener("keydown", keep); };
 }
 
-export default { render };
+export default { initialize: keepListening, render };

@@ -79,4 +79,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { initialize: keepListening, render };

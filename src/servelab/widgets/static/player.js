@@ -156,4 +156,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { initialize: keepListening, render };
