@@ -16,7 +16,7 @@ import timeit
 import numpy as np
 
 from servelab.cache import ContiguousCacheManager
-from servelab.costs import GPU_SPECS, MODEL_SPECS, Roofline, arithmetic_intensity, holes, weight_bytes
+from servelab.costs import GPU_SPECS, MODEL_SPECS, Roofline, arithmetic_intensity, weight_bytes
 from servelab.costs import decode_step_bytes, decode_step_flops, decode_step_seconds, prefill_bytes, prefill_flops
 from servelab.costs import kv_cache_bytes_per_token, kv_weight_crossover_tokens
 from servelab.course import check, goals, hint, machine, own_words, predict, quiz, reveal, show, source
@@ -95,12 +95,13 @@ def decode_s(num_requests, num_prompt_tokens):  # seconds of a step that decodes
 cached = {n: decode_s(1, n) for n in lengths}
 reveal("01.next-token", {
     "actual": without[256] / cached[256], "rows": 256, "without_ms": 1000 * without[256],
-    "with_ms": 1000 * cached[256], "row_ms": 1000 * without[256] / 256,
+    "with_ms": 1000 * cached[256], "row_ms": 1000 * without[256] / 256, "ratio": 256 * cached[256] / without[256],
 }, curve(
     lengths,
     {"without a cache": [1000 * without[n] for n in lengths], "with a cache": [1000 * cached[n] for n in lengths]},
     x_title="tokens of the text so far", y_title="ms for the next output token", height=340,
-    sentence="Without a cache each output token costs more than the one before; with it, nearly the same.",
+    sentence=f"From 16 to 256 tokens of text, the next output token takes {without[256] / without[16]:.1f} times as "
+             f"long without a cache, and {cached[256] / cached[16]:.1f} times as long with one.",
 ))
 
 # %% [markdown] id="rows-formula"
@@ -109,10 +110,10 @@ reveal("01.next-token", {
 # With *p* prompt tokens and *n* output tokens, in rows through the network:
 #
 # - **without a cache**: *n* × *p* + *n* × (*n* − 1) ÷ 2. There is *n*² in it: **quadratic**.
-# - **with a cache**: *p* + *n* − 1. **Linear**.
+# - **with a cache**: *p* + *n* − 1. **Linear**. (Each row still looks at all stored tokens; that part grows.)
 #
-# The next cell evaluates both, and shows the code: in every layer it writes the new keys and values to their slots, and
-# then attends to all that is stored. After it you turn one knob, the number of output tokens after 16 prompt tokens,
+# The next cell evaluates both, and shows the code. In every layer it writes the new keys and values to their slots, and
+# then attends to all that is stored. After it you turn one knob: the number of output tokens after 16 prompt tokens,
 # from 1 to 240. Before you run it: what does the cache win when you ask for **one** output token?
 
 # %% id="rows-formula-run"
@@ -133,7 +134,7 @@ show(
         log_x=True, log_y=True, height=340,
     ),
     f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: "
-    f"{slow[-1] / fast[-1]:.1f} times, and more for longer answers. The measured times per token, added up.",
+    f"{slow[-1] / fast[-1]:.1f} times. The measured times per token are added up, those between them estimated.",
 )
 rows = {n: n * 16 + n * (n - 1) // 2 for n in (120, 240)}
 print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.1f} times the rows, "
@@ -143,14 +144,13 @@ print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.
 # ## 2. What a step waits for
 #
 # A request has two phases. In the **prefill** all prompt tokens pass the network together, in one step. Then comes the
-# **decode**: one row a step, one output token a step. You have timed both already, with the same weights. Requests that
-# are computed in the same step are a **batch**; so far the batch was 1.
-
-# %% id="two-phases" tags=["path55"]
-per_prompt_token, per_output_token = 1000 * without[256] / 256, 1000 * cached[256]
-print(f"Prefill of 256 prompt tokens: {per_prompt_token:6.2f} ms for each prompt token")
-print(f"Decode after them:            {per_output_token:6.2f} ms for each output token")
-print(f"An output token takes as long as {per_output_token / per_prompt_token:.1f} prompt tokens, on {machine()}")
+# **decode**: one row a step, one output token a step.
+#
+# You have timed both already, with the same weights. Look back at the result in section 1: 256 rows that pass together
+# are a prefill of 256 prompt tokens, and the one row alone is a decode step. A row of the decode costs many times as
+# much. What does it wait for?
+#
+# Requests that are computed in the same step are a **batch**. So far the batch was 1.
 
 # %% [markdown] id="roofline-words"
 # ### By hand: two clocks
@@ -161,9 +161,12 @@ print(f"An output token takes as long as {per_output_token / per_prompt_token:.1
 # - **FLOPs** = 2 × parameters × rows, and the products of attention
 # - **arithmetic intensity** = FLOPs ÷ bytes, in FLOPs per byte
 # - **ridge point** of a machine = FLOP/s ÷ bytes/s, in FLOPs per byte. Below it the step is **memory-bound**.
-# - **seconds** = the larger of bytes ÷ (bytes/s) and FLOPs ÷ (FLOP/s)
+# - **seconds** = the larger of bytes ÷ (bytes/s) and FLOPs ÷ (FLOP/s): the least time that a step can take
 #
-# The cell does it for SmolLM2 at 16 bit on an H100, at the peaks of its datasheet, and shows the code.
+# These two ceilings, drawn over FLOPs per byte, are the machine's **roofline**. One exception: in a prefill only the
+# last row passes the last matrix, which scores the vocabulary. So it does fewer FLOPs than 2 × parameters × rows.
+#
+# The cell does it for SmolLM2 at 16 bit on an H100, a large NVIDIA GPU, at its datasheet's peaks. It also shows the code.
 
 # %% id="roofline-by-hand"
 spec, h100 = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"].roofline()
@@ -177,6 +180,9 @@ for name, (size, flops) in work.items():
     read_us, compute_us = 1e6 * size / h100.bandwidth_bytes_per_s, 1e6 * flops / h100.flops_per_s
     table.append(f"| {name} | {size / 1e6:,.1f} MB | {flops / 1e9:,.3f} GFLOP | {flops / size:,.1f} | "
                  f"{read_us:.1f} µs | {compute_us:.2f} µs | {'memory' if read_us > compute_us else 'arithmetic'} |")
+print(f"Decode: {spec.num_parameters:,} parameters × 2 bytes + {kv_cache_bytes_per_token(spec):,} bytes of KV "
+      f"= {decode_step_bytes(spec, 1, 1):,.0f} bytes, and {spec.num_parameters:,} × 2 FLOPs + attention "
+      f"= {decode_step_flops(spec, 1, 1):,.0f} FLOPs")
 print(f"Ridge point of an H100: {h100.flops_per_s / 1e12:.1f} TFLOP/s ÷ {h100.bandwidth_bytes_per_s / 1e12:.2f} TB/s"
       f" = {h100.ridge_point:.0f} FLOPs per byte")
 show("\n".join(table))
@@ -185,23 +191,27 @@ source(decode_step_bytes, Roofline.seconds, docstring=False)
 # %% id="batch-predict"
 predict("01.batch")
 
-# %% id="batch-reveal"
+# %% id="batch-measure"
 sizes = [1, 2, 4, 8, 16, 32, 64]
-step_s = {b: decode_s(b, 8) for b in sizes}
-rate = {b: b / step_s[b] for b in sizes}
+step_s = {b: decode_s(b, 8) for b in sizes}  # 8 prompt tokens and a few output tokens: about 10 each
+rate = {b: b / step_s[b] for b in sizes}  # output tokens a second
 mine, width = Roofline(measured_matmul_flops(), measured_bandwidth(), machine()), model.dtype.itemsize
 intensity = {b: arithmetic_intensity(spec, b, 10, width, width) for b in sizes}
 points = {str(b): (intensity[b], decode_step_flops(spec, b, 10) / step_s[b]) for b in (1, 8, 32)}
 flops = prefill_flops(spec, 256)
 points["prefill"] = (flops / prefill_bytes(spec, 256, width, width), flops / without[256])
+
+# %% id="batch-reveal"
 reveal(
     "01.batch",
-    {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[64] / rate[32], "ridge": mine.ridge_point},
+    {"actual": rate[8] / rate[1], "longer": step_s[8] / step_s[1], "last": rate[64] / rate[32],
+     "ridge": mine.ridge_point, "intensity": intensity[64]},
     curve(sizes, {"measured": list(rate.values()), "if all steps took the same": [b * rate[1] for b in sizes]},
           x_title="requests that decode together", y_title="output tokens a second", height=340, log_x=True, log_y=True,
-          sentence="A larger batch brings more output tokens a second, but less and less than the dashed line."),
+          sentence=f"8 requests bring {rate[8] / rate[1]:.1f} times the output tokens a second of one request, and 64 "
+                   f"bring {rate[64] / rate[1]:.1f} times. If all steps took the same, it would be 8 and 64 times."),
     roofline([mine, h100], points, height=420, sentence="Decode steps for 1, 8 and 32 requests, and a prefill: one "
-             "request stands far down the slope, where memory is the limit; more rows move up to the flat roof."),
+             "request stands on the left, under the slope, where memory is the limit; more rows move to the right."),
 )
 
 # %% [markdown] id="kv-bytes" tags=["path55"]
@@ -222,12 +232,11 @@ predict("01.crossover")
 names = ["SmolLM2-135M", "Qwen3-0.6B", "Llama-2-7B", "Llama-3-8B", "Llama-3-70B", "DeepSeek-V3"]
 specs = [MODEL_SPECS[name] for name in names]
 equal = kv_weight_crossover_tokens(specs[0])
-table = ["| 16 bit | Layers | KV heads | Head dim | KV bytes a token | Weights, GB | Equal at, tokens |", "|---" * 7 + "|"]
+table = ["| 16 bit | Layers | Numbers kept in a layer | KV bytes a token | Weights, GB | Equal at, tokens |"]
+table.append("|---" * 6 + "|")
 for s in specs:
-    heads, dim = s.num_kv_heads, s.head_dim
-    if s.attention == "MLA":  # one compressed vector for all heads
-        heads, dim = "none", s.kv_lora_rank + s.rope_head_dim
-    table.append(f"| {s.name} | {s.num_layers} | {heads} | {dim} | {kv_cache_bytes_per_token(s):,} | "
+    size = kv_cache_bytes_per_token(s)  # layers × numbers kept in a layer × 2 bytes
+    table.append(f"| {s.name} | {s.num_layers} | {size // (2 * s.num_layers):,} | {size:,} | "
                  f"{weight_bytes(s) / 1e9:,.2f} | {kv_weight_crossover_tokens(s):,} |")
 reveal(
     "01.crossover",
@@ -241,7 +250,8 @@ reveal(
 # %% [markdown] id="calculator-words"
 # ### Turn the knobs yourself
 #
-# The calculator uses the same functions. Two things to find with it:
+# The calculator uses the same functions. A request's **context** is all its tokens so far, prompt and output. Two
+# things to find:
 #
 # 1. Keep 1,024 tokens of context. Drag the batch up until KV outweighs the weights. How many requests?
 # 2. Choose Llama-3-8B and the shortest context. From which batch on is arithmetic the limit? Then make the context
@@ -256,7 +266,7 @@ show(KVCalculatorWidget("SmolLM2-135M", "H100 SXM", batch_size=1, context_tokens
 # ## 3. Three troubles
 #
 # So memory decides how many requests fit, and many requests are what makes a step worth its read. Now look at how a
-# simple server spends memory and steps. All three runs below are our own engine.
+# simple server spends memory and steps. A and C run on our engine; B uses its memory manager alone.
 #
 # **A. Reserved and never used.** The server knows the prompt tokens of a request, not how many output tokens will come.
 # It gives each request one unbroken range of slots (a **slot** holds K and V of one token), as long as prompt and output
@@ -296,23 +306,21 @@ predict("01.hole")
 # %% id="hole-reveal" tags=["path55"]
 moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7), ("free", "A"), ("free", "C")]
 by_hand = allocation_trace([*moves, ("place", "E", 9)], kv_cache="contiguous", num_slots=28)
-owned = [request.reservation for request in by_hand.state_at(6).requests if request.reservation]
-runs = [length for start, length in holes(28, owned)]
-reveal(
-    "01.hole",
-    {"actual": max(runs), "largest": max(runs), "free": sum(runs), "needed": 9, "holes": " + ".join(map(str, runs))},
-    lambda: MemoryMapWidget(by_hand, labels=["28 slots"], step=6),
-)
-
-# %% id="hole-formula"
-pool = ContiguousCacheManager(28, reserve="exact")
+pool = ContiguousCacheManager(28, reserve="exact")  # the same moves, and then two questions
 for name, slots in (("A", 7), ("B", 2), ("C", 7), ("D", 7)):
     pool.allocate(name, slots)
 pool.free("A"), pool.free("C")
-for needed in (7, 9):
-    print(f"{needed} slots needed, {pool.num_free_slots} free, longest hole {pool.largest_hole}: "
-          f"{'placed' if pool.can_allocate('E', needed) else 'refused'}")
-source(ContiguousCacheManager.allocate)
+runs = [len(hole) for hole in pool.holes()]
+asked = [f"{needed} slots needed, {pool.num_free_slots} free, longest hole {pool.largest_hole}: "
+         f"{'placed' if pool.can_allocate('E', needed) else 'refused'}" for needed in (7, 9)]
+reveal(
+    "01.hole",
+    {"actual": max(runs), "largest": max(runs), "free": sum(runs), "needed": 9, "holes": " + ".join(map(str, runs))},
+    "\n\n".join(asked), lambda: MemoryMapWidget(by_hand, labels=["28 slots"], step=6),
+)
+
+# %% id="hole-formula"
+source(ContiguousCacheManager.allocate)  # the code that placed each request, or refuses it
 
 # %% [markdown] id="idle" tags=["path55"]
 # **C. Idle seats.** Memory is not the only thing that is wasted. A server computes its requests in batches, here of two:
@@ -332,37 +340,39 @@ def run_static(outputs):
     engine.generate(PROMPTS * 2, [SamplingParams(max_tokens=n, ignore_eos=True) for n in outputs])
     return [dict(event.rows) for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
 
-STYLES = {"brings an output token": "used", "idle": "internal"}
-loads = {"7, 2, 9, 3": (7, 2, 9, 3), "5, 5, 5, 5": (5, 5, 5, 5), "20, 2, 2, 2": (20, 2, 2, 2)}
-runs = {name: run_static(outputs) for name, outputs in loads.items()}
-share = {name: 100 * sum(map(len, rows)) / (2 * len(rows)) for name, rows in runs.items()}
-rows, done = runs["7, 2, 9, 3"], sum(0 in row or 1 in row for row in runs["7, 2, 9, 3"])
-grid = ["| Step | " + " | ".join(map(str, range(1, len(rows) + 1))) + " |", "|---" * (len(rows) + 1) + "|"]
-for seat in (0, 1):
-    names = [next(("ABCD"[r] for r in row if r % 2 == seat), "·") for row in rows]
-    grid.append(f"| Seat {seat + 1} | {' | '.join(names)} |")
-split = {f"outputs {name}": {"brings an output token": value, "idle": 100 - value} for name, value in share.items()}
+loads = [(7, 2, 9, 3), (5, 5, 5, 5), (20, 2, 2, 2)]
+runs = {outputs: run_static(outputs) for outputs in loads}
+share = {outputs: 100 * sum(map(len, rows)) / (2 * len(rows)) for outputs, rows in runs.items()}
+split = {f"outputs {load}": {"brings an output token": used, "idle": 100 - used} for load, used in share.items()}
+rows = runs[7, 2, 9, 3]
+first = sum(0 in row or 1 in row for row in rows)  # steps in which A or B has a seat
+seats = [f"Seat {seat + 1}: `" + "".join(next(("ABCD"[r] for r in row if r % 2 == seat), "·") for row in rows) + "`"
+         for seat in (0, 1)]
 reveal("01.idle", {
-    "actual": share["7, 2, 9, 3"], "first": done, "second": len(rows) - done, "steps": len(rows),
-    "places": 2 * len(rows), "tokens": sum(map(len, rows)), "equal": share["5, 5, 5, 5"], "outlier": share["20, 2, 2, 2"],
-}, "\n".join(grid), bars(split, x_title="% of the seat-steps", percent=True, styles=STYLES,
-              sentence="A seat is idle as soon as the outputs of a batch differ; with equal outputs nothing is lost."))
+    "actual": share[7, 2, 9, 3], "first": first, "second": len(rows) - first, "steps": len(rows),
+    "places": 2 * len(rows), "tokens": sum(map(len, rows)), "equal": share[5, 5, 5, 5], "outlier": share[20, 2, 2, 2],
+}, "\n\n".join(["One letter for each step, a dot where the seat is idle:", *seats]), bars(
+    split, x_title="% of the seat-steps", percent=True, styles={"brings an output token": "used", "idle": "internal"},
+    sentence="A seat is idle as soon as the outputs of a batch differ; with equal outputs nothing is lost."))
 
 # %% [markdown] id="loses" tags=["path55"]
 # ## When does it lose?
 #
-# Nothing here wins always. Two places where it turns:
+# Nothing here always wins. Two places where it turns:
 #
 # 1. **The cache** wins nothing for one output token: both ways compute the prompt once. It only takes memory. That is
 #    the load of a classifier, or of a model that scores texts.
-# 2. **Batching** shares one read of the weights. It cannot share KV: each request reads its own. From some batch on a
-#    step reads more KV than weights, and then more requests bring hardly more output tokens a second. With *T* tokens
-#    a request (prompt and output): **requests at the crossover = crossover tokens ÷ T**. Calculated for SmolLM2 on an H100:
+# 2. **Batching** shares one read of the weights. It cannot share KV: each request reads its own. From the crossover on
+#    a step reads more KV than weights, and each doubling of the batch brings less. With *T* tokens a request (prompt
+#    and output): **requests at the crossover = crossover tokens ÷ T**. With equal bytes of KV and weights, doubling
+#    brings 2 × (1 + 1) ÷ (1 + 2) times, a third more.
+#
+# Both are calculated, for SmolLM2 at 16 bit; the second on an H100.
 
 # %% id="loses-run" tags=["path55"]
 spec, card = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"]
 print("1. 256 prompt tokens, 1 output token: 256 rows either way, "
-      f"and {256 * model.kv_bytes_per_token / 1e6:.1f} MB of cache for nothing")
+      f"and {256 * kv_cache_bytes_per_token(spec) / 1e6:.1f} MB of cache for nothing")
 print("2. What doubling the batch brings in output tokens a second (2 is perfect):")
 for T in (128, 1024, 4096):
     turn = max(1, kv_weight_crossover_tokens(spec) // T)
@@ -396,8 +406,10 @@ print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights 
       f"The cache is {stored / weights:.1%} of them, with {width} bytes a number in both.")
 
 # %% [markdown] id="self-tests"
-# The step waits for memory, so arithmetic that nobody waits for changes little. And which of cache and weights is
-# larger depends on the number of tokens: you can compute where it turns.
+# Is your step less than 4 times as long? Then arithmetic alone was not the limit. It may be longer than 1 times: the
+# roofline gives the least time, and a real step stays above it. Are both shares of your machine small? Then the step
+# waits for neither clock: on a GPU with a small model, for the program that hands it the work. Which of cache and
+# weights is larger depends on the number of tokens: you can compute where it turns.
 #
 # ## Self-tests
 #
@@ -455,7 +467,7 @@ own_words("01.slow")
 # %% [markdown] id="summary" tags=["path55"]
 # ## Summary
 #
-# - The **KV cache** turns quadratic work into linear work. It wins nothing for one output token.
+# - The **KV cache** turns a quadratic number of rows into a linear one. It wins nothing for one output token.
 # - A decode step for one request is **memory-bound**: it reads all weights to compute one row. A batch shares that read.
 # - The cache takes the same bytes for each prompt and output token. From a number of tokens that you can compute, it
 #   outweighs the model, and each request reads its own.

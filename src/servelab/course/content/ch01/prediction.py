@@ -26,27 +26,29 @@ PREDICTIONS = (
             "**How many times sooner is the next output token there, with the cache?**"
         ),
         _(
-            "{rows} times fewer rows, but {actual} times less time: {without_ms} ms became {with_ms} ms. When 256 rows "
-            "pass together, each costs {row_ms} ms. The one row alone costs {with_ms} ms. So a step is not billed by "
-            "the row: something else in it costs nearly the same for one row as for many. Section 2 finds it."
+            "1 row instead of {rows}, but only {actual} times sooner: {with_ms} ms instead of {without_ms} ms. When "
+            "{rows} rows pass together, each costs {row_ms} ms. The one row alone costs {with_ms} ms, {ratio} times as "
+            "much. So a step is not billed by the row: something in it costs the same for one row as for many. "
+            "Section 2 finds it."
         ),
         unit=_("times"),
         close=1.5,
-        too_high=_("Did you divide the rows? Then you took it that 256 rows cost 256 times as much as one."),
+        too_high=_("Did you divide the rows? Then you assumed that 256 rows cost 256 times as much as one."),
         too_low=_("The cache saves more than that, on this machine: most of a long step went into old rows."),
     ),
     Prediction(
         "01.batch",
         _(
             "One request alone: each decode step brings 1 output token. Now 8 requests decode together, and each step "
-            "brings 8. If such a step takes 8 times as long, nothing is won: answer 1. If it takes no longer: 8. "
+            "brings 8. Does such a step take 8 times as long? Then nothing is won: answer 1. No longer? Answer 8. "
             "**How many times as many output tokens a second do the 8 get together, on this machine?**"
         ),
         _(
             "A step for 8 requests took {longer} times as long as a step for one, and brought 8 output tokens. They "
-            "share one read of the weights. The gain does not last: from 32 to 64 requests it is {last} times, where 2 "
-            "would be perfect. More requests mean more FLOPs for the same bytes, and this machine's ridge point is at "
-            "{ridge} FLOPs per byte. The further a step is beyond it, the less a doubled batch brings."
+            "share one read of the weights.\n\nDoes the gain last? From 32 to 64 requests it is {last} times; 2 would "
+            "be perfect. More requests mean more FLOPs for the same weights. A step for 64 requests does {intensity} "
+            "FLOPs per byte, and the ridge point of this machine is at {ridge}. Below its ridge point a machine "
+            "can bring nearly 2. The further beyond it, the less a doubled batch brings."
         ),
         unit=_("times"),
         high=8,
@@ -72,15 +74,19 @@ PREDICTIONS = (
         _(
             "{weights:,} bytes ÷ {bytes:,} bytes a token = {actual:,} tokens. It does not matter whether one request "
             "has them or about {requests} requests have 1,000 each. Up to there the weights are heavier. "
-            "The table shows: the size of a model says little about its cache. What counts is layers × KV heads × "
-            "head dimension. "
-            "DeepSeek-V3 keeps one compressed vector a layer instead of keys and values of its heads."
+            "The table shows: the size of a model says little about its cache. What counts is layers × the numbers "
+            "kept in a layer, and these are 2 × KV heads × head dimension. DeepSeek-V3 keeps one compressed vector in "
+            "a layer instead of the keys and values of its heads."
         ),
         unit=_("tokens"),
         how="calculated",
         close=1.4,
-        too_low=_("269 million divided by 23 thousand. Count the digits again."),
-        too_high=_("269 million divided by 23 thousand. Count the digits again."),
+        too_low=_("Round first: {weights:.0f} million ÷ {bytes:.0f} thousand. Did you lose a digit?").format(
+            weights=WEIGHT_BYTES / 1e6, bytes=KV_BYTES / 1e3
+        ),
+        too_high=_("Round first: {weights:.0f} million ÷ {bytes:.0f} thousand. Is there a digit too many?").format(
+            weights=WEIGHT_BYTES / 1e6, bytes=KV_BYTES / 1e3
+        ),
     ),
     Prediction(
         "01.reserved",
@@ -91,9 +97,11 @@ PREDICTIONS = (
         ),
         _(
             "A request starts with its prompt, grows by one token a step, and is over long before 128: the longest "
-            "ended with {longest} tokens. So {actual} % were used. Four reservations were the whole pool: {together} "
-            "requests ran at once, and the rest waited beside slots that never held anything. This is your run: step "
-            "through it with the arrow keys, and press **What next?** to decide yourself who is admitted."
+            "ended with {longest} tokens. So {actual} % were used. No more than {together} requests ran at once: their "
+            "reservations were the whole pool. The others waited beside slots that never held anything.\n\n"
+            "The map tells two parts of a reservation apart. *Reserved* slots get a token later; *internal waste* "
+            "never does. This is your run: step through it with the arrow keys, and press **What next?** to decide "
+            "yourself who is admitted."
         ),
         unit="%",
         high=100,
@@ -107,8 +115,8 @@ PREDICTIONS = (
         _("Now E arrives and needs 9 slots in a row. **What happens?**"),
         _(
             "Free are {holes} = {free} slots, more than the {needed} that E needs. But the longest run has {largest}, "
-            "so E waits. Nothing is reserved, nothing is full. Memory that is free and cannot be given to anybody: "
-            "**external fragmentation**."
+            "so E waits. Nobody holds more than they use, and the pool is not full. Memory that is free, but in pieces "
+            "too small for the request that waits, is **external fragmentation**. The map calls it external waste."
         ),
         choices=(
             Choice(
@@ -144,9 +152,9 @@ PREDICTIONS = (
         ),
         _(
             "A and B take {first} steps, C and D {second}: {steps} steps, {places} seat-steps for {tokens} output "
-            "tokens, so {actual} % are used. B is done after 2 steps; its seat stays empty until A is done, and C and "
-            "D wait. With four outputs of 5 tokens it is {equal} %. With one long answer among short ones it is "
-            "{outlier} %: the more the lengths differ, the worse."
+            "tokens, so {tokens} ÷ {places} = {actual} % are used. B is done after 2 steps; its seat stays empty until "
+            "A is done, and C and D wait. With four outputs of 5 tokens it is {equal} %. With one long answer among "
+            "short ones it is {outlier} %: the more the lengths differ, the worse."
         ),
         unit="%",
         high=100,

@@ -45,12 +45,15 @@ RETRIEVAL = Quiz(
         ),
         QuizItem(
             "old-tokens",
-            _("The network has read 7 tokens. An 8th is appended. Which keys and values have to be computed?"),
+            _(
+                "The network has read 7 tokens and kept their keys and values. An 8th token is appended. Which keys "
+                "and values have to be computed now?"
+            ),
             (
                 Choice(
                     "all",
                     _("Those of all 8 tokens"),
-                    _("Earlier tokens never look at later ones, so nothing about them changes."),
+                    _("Earlier tokens never look at later ones. Their keys and values are still right."),
                 ),
                 Choice(
                     "new",
@@ -157,7 +160,7 @@ QUIZ = Quiz(
                 Choice(
                     "y",
                     _("On Y: it reads a little slower"),
-                    _("{x:.2f} ms on X, {y:.2f} ms on Y. A large batch would turn it round.").format(
+                    _("{x:.2f} ms on X, {y:.2f} ms on Y. A large batch of short requests would turn it round.").format(
                         x=_T4_MS, y=_L4_MS
                     ),
                     right=True,
@@ -256,8 +259,8 @@ QUIZ = Quiz(
         QuizItem(
             "which-trouble",
             _(
-                "A pool shows 40 % of its slots as free. A request that needs 10 % of the pool waits for memory. "
-                "Which trouble is it, and what would not help?"
+                "A server keeps each request in one unbroken range. Its pool shows 40 % of the slots as free, and yet "
+                "a request that needs 10 % of the pool waits for memory. Which trouble is it, and what would not help?"
             ),
             (
                 Choice(
