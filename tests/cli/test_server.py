@@ -77,5 +77,15 @@ def test_it_is_up_asks_for_its_token_and_has_no_news(running):
     with urllib.request.urlopen(f"{url}/api/contents?token={TOKEN}", timeout=10) as answer:
         assert json.load(answer)["type"] == "directory"
     with urllib.request.urlopen(f"{url}/lab?token={TOKEN}", timeout=10) as answer:
-        assert '"news": {"disabled": true}' in answer.read().decode()
+        page = answer.read().decode()
+    assert '"news": {"disabled": true}' in page
+    assert "@jupyterlab/apputils-extension:announcements" in page.split('"disabledExtensions"')[1].split("]")[0]
+    start_kernel = urllib.request.Request(f"{url}/api/kernels?token={TOKEN}", method="POST")
+    with urllib.request.urlopen(start_kernel, timeout=60) as answer:
+        kernel = json.load(answer)["id"]
+    end_kernel = urllib.request.Request(f"{url}/api/kernels/{kernel}?token={TOKEN}", method="DELETE")
+    time.sleep(3)  # until the kernel has said what it has to say
+    urllib.request.urlopen(end_kernel, timeout=60).close()
+    said = log.read_text()
+    assert "without encryption" not in said, said
     assert TOKEN not in " ".join(process.args)

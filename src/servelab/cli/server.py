@@ -1,5 +1,7 @@
 """JupyterLab as the course starts it: on this machine only, with its token, and without news or update pop-ups.
 
+`labconfig/` turns off the plugin that asks whether to show Jupyter's news: it asks even where there are none.
+
 A process of its own, so that nothing imported to prepare the model stays in the server's memory. The token comes in
 the environment: a command line can be read by every user of a machine.
 """
@@ -12,6 +14,7 @@ from pathlib import Path
 
 START = "00_start_here.ipynb"
 TOKEN_VARIABLE = "JUPYTER_TOKEN"
+CONFIG_VARIABLE = "JUPYTER_CONFIG_PATH"
 
 
 def arguments(folder: Path, port: int, browser: bool, token: str, *, root_user: bool) -> list[str]:
@@ -28,7 +31,8 @@ def arguments(folder: Path, port: int, browser: bool, token: str, *, root_user: 
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
         "--ServerApp.answer_yes=True",
-        "--Application.log_level=WARN",
+        "--Application.log_level=ERROR",  # its warnings are about notebooks and timeouts that are in order
+        "--KernelManager.transport_encryption=auto",  # the kernel warns of eavesdroppers without it
     ]
     return given + ([] if browser else ["--no-browser"]) + (["--allow-root"] if root_user else [])
 
@@ -43,6 +47,8 @@ def main(folder: str, port: str, browser: str) -> None:
     from jupyterlab.labapp import LabApp
 
     token = os.environ[TOKEN_VARIABLE]
+    paths = [os.environ.get(CONFIG_VARIABLE), str(Path(__file__).parent)]
+    os.environ[CONFIG_VARIABLE] = os.pathsep.join(path for path in paths if path)
     LabApp.launch_instance(arguments(Path(folder), int(port), browser == "1", token, root_user=is_root()))
 
 
