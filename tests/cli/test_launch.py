@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_had_is_one_sentence(course, started, free_port, 
 
 def test_a_broken_torch_points_to_the_doctor(course, started, free_port, monkeypatch):
     monkeypatch.setitem(sys.modules, "servelab.model", None)
-    with pytest.raises(CannotStart, match="`servelab doctor` says what to repair"):
+    with pytest.raises(CannotStart, match=r"`\.venv/bin/servelab doctor` says what to repair"):
         launch.start(free_port, browser=True)
 
 

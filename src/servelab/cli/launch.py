@@ -80,7 +80,7 @@ def prepare_model() -> None:
         from servelab.model import ModelUnavailable
         from servelab.model import prepare_model as prepare
     except (ImportError, OSError) as error:  # a broken torch raises either
-        sentence = _("The course cannot be loaded ({error}): `servelab doctor` says what to repair.")
+        sentence = _("The course cannot be loaded ({error}): `.venv/bin/servelab doctor` says what to repair.")
         raise CannotStart(sentence.format(error=error)) from error
     try:
         prepare(MODEL, progress=True)
@@ -114,7 +114,7 @@ def address(port: int, token: str, browser: bool) -> str:
         _("On your own machine, open a tunnel:  {command}").format(
             command=f"ssh -N -L {port}:{HOST}:{port} {there}",
         ),
-        _("Then open there:  {url}").format(url=url),
+        _("Then open there, in a few seconds:  {url}").format(url=url),
         _("Ctrl-C ends the course here."),
     ]
     return "\n".join(lines)
