@@ -74,6 +74,11 @@ def test_a_solution_becomes_a_stub_that_says_not_done() -> None:
     nbformat.validate(learner)
 
 
+def test_a_learner_sees_no_line_that_is_for_the_tests_of_the_course() -> None:
+    solved = notebook('# NBVAL_CHECK_OUTPUT\ncheck("01.double", double)')
+    assert learner_edition(solved).cells[0].source == 'check("01.double", double)'
+
+
 def test_an_own_stub_replaces_the_solution_at_the_indentation_of_the_marker() -> None:
     source = "for i in [1]:\n    ### BEGIN SOLUTION\n    ### STUB: size = ...\n    ### STUB: if i:\n"
     source += "    ### STUB:     size = None\n    size = 16\n    ### END SOLUTION\nprint(size)"

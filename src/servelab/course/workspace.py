@@ -33,6 +33,7 @@ BEGIN = re.compile(r"^(?P<indent>[ \t]*)### BEGIN SOLUTION[ \t]*(?P<task>.*?)[ \
 END = re.compile(r"^[ \t]*### END SOLUTION[ \t]*$")
 STUB = re.compile(r"^[ \t]*### STUB:[ ]?(?P<code>.*)$")
 SOLVED_ONLY = "solved-only"
+FOR_TESTS = re.compile(r"^# NBVAL_CHECK_OUTPUT[ \t]*\n", re.M)  # tells the course's own tests to compare an output
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class SyncReport:
 def learner_edition(notebook: NotebookNode | Path | str) -> NotebookNode:
     """The notebook a learner starts from: solutions replaced by stubs, nothing run, `solved-only` cells left out.
 
+    The line that tells the course's own tests to compare a cell's output is left out too.
     What stands between `### BEGIN SOLUTION 01.kv-bytes` and `### END SOLUTION` becomes its `### STUB: ...` lines, or,
     where it has none, `raise NotImplementedError("Task 01.kv-bytes: ...")`, indented like the marker. The argument is
     not changed. Raises ValueError when markers do not pair up, or when a solution at the top level, where a raise would
@@ -66,7 +68,7 @@ def learner_edition(notebook: NotebookNode | Path | str) -> NotebookNode:
             continue
         metadata = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
         make = getattr(nbformat.v4, f"new_{cell.cell_type}_cell")
-        source = _stubbed(cell.source, cell.id) if cell.cell_type == "code" else cell.source
+        source = FOR_TESTS.sub("", _stubbed(cell.source, cell.id)) if cell.cell_type == "code" else cell.source
         cells.append(make(source, id=cell.id, metadata=metadata))
     kept = {key: solved.metadata[key] for key in ("kernelspec", "language_info") if key in solved.metadata}
     learner: NotebookNode = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
