@@ -20,7 +20,8 @@ SUPPORTED = ((3, 11), (3, 12), (3, 13))
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "servelab.json"
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
-FLOOR_BYTES = 2 << 30  # the smallest environment and its downloads; a build of torch for GPUs takes four times that
+FLOOR_BYTES = 3_500_000_000  # the smallest environment (2.4 GB) and its downloads; a build of torch for GPUs takes more
+UPDATE_BYTES = 1_000_000_000  # where an environment is there already
 PROBE = (
     "import sys, importlib.util as u;"
     "print(sys.version_info[0], sys.version_info[1], int(bool(u.find_spec('venv') and u.find_spec('ensurepip'))))"
@@ -128,7 +129,7 @@ class Environment:
         """Install the package in place, with its requirements at the versions of constraints.txt."""
         pip = self.pip()
         constraints = str(self.root / "constraints.txt")
-        say("Installing the course: some minutes the first time, nothing the next time")
+        say("Installing the course: some minutes the first time, one of them in silence; nothing the next time")
         if torch == "cpu" and platform.system() != "Darwin":
             pin = re.search(r"^torch==\S+", Path(constraints).read_text(), re.M).group()
             command = [*pip, "install", "--no-deps", "--index-url", CPU_BUILDS, pin]
@@ -145,12 +146,12 @@ class Environment:
 
     def check_disk(self):
         free = shutil.disk_usage(str(self.root)).free
-        if free < FLOOR_BYTES:
+        if free < (UPDATE_BYTES if self.stamp() else FLOOR_BYTES):
             raise Stop(self.full_disk(f"{self.root} has {free / 1e9:.1f} GB free"))
 
     def full_disk(self, finding):
         return (
-            f"The disk is full ({finding}): free about 9 GB, or 3 GB and choose TORCH=cpu, "
+            f"The disk is full ({finding}): free about 9 GB, or 4 GB and choose TORCH=cpu, "
             f"then run `{self.again}` again."
         )
 

@@ -269,6 +269,19 @@ def test_a_disk_that_cannot_hold_it_is_told_before_anything_is_made(lab, course,
     assert not (course.root / ".venv").exists()
 
 
+@pytest.mark.parametrize(("stamp", "refused"), [({}, True), ({"made_from": "an earlier version"}, False)])
+def test_bringing_an_environment_up_to_date_needs_less_than_making_it(lab, course, monkeypatch, stamp, refused):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(lab.shutil, "disk_usage", lambda path: usage(10**10, 8 * 10**9, 2 * 10**9))
+    environment = lab.Environment(course.root)
+    monkeypatch.setattr(environment, "stamp", lambda: stamp)
+    if refused:
+        with pytest.raises(lab.Stop, match="The disk is full"):
+            environment.check_disk()
+    else:
+        environment.check_disk()
+
+
 def test_a_full_disk_anywhere_else_is_one_sentence(lab, course, monkeypatch, capsys):
     def fail(self, extras, torch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
