@@ -192,8 +192,9 @@ source(decode_step_bytes, Roofline.seconds, docstring=False)
 predict("01.batch")
 
 # %% id="batch-measure"
-sizes = [1, 2, 4, 8, 16, 32, 64]
-step_s = {b: decode_s(b, 8) for b in sizes}  # 8 prompt tokens and a few output tokens: about 10 each
+sizes = [1, 4, 8, 16, 32, 64]
+passes = [{b: decode_s(b, 8) for b in sizes} for _ in range(2)]  # two passes: other programs disturb one of them less
+step_s = {b: min(one[b] for one in passes) for b in sizes}  # 8 prompt tokens and a few output tokens: about 10 each
 rate = {b: b / step_s[b] for b in sizes}  # output tokens a second
 mine, width = Roofline(measured_matmul_flops(), measured_bandwidth(), machine()), model.dtype.itemsize
 intensity = {b: arithmetic_intensity(spec, b, 10, width, width) for b in sizes}

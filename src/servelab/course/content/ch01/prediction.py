@@ -45,10 +45,12 @@ PREDICTIONS = (
         ),
         _(
             "A step for 8 requests took {longer} times as long as a step for one, and brought 8 output tokens. They "
-            "share one read of the weights.\n\nDoes the gain last? From 32 to 64 requests it is {last} times; 2 would "
-            "be perfect. More requests mean more FLOPs for the same weights. A step for 64 requests does {intensity} "
-            "FLOPs per byte, and the ridge point of this machine is at {ridge}. Below its ridge point a machine "
-            "can bring nearly 2. The further beyond it, the less a doubled batch brings."
+            "share one read of the weights. Is the step longer all the same, and does 8 stand below the roof in the "
+            "figure? Then the machine does not reach its ceilings: a CPU is slow at products of a few rows.\n\n"
+            "Does the gain last? From 32 to 64 requests it is {last} times; 2 would be perfect. More requests mean "
+            "more FLOPs for the same weights. A step for 64 requests does {intensity} FLOPs per byte, and the ridge "
+            "point of this machine is at {ridge}. Below its ridge point a machine can bring nearly 2. The further "
+            "beyond it, the less a doubled batch brings."
         ),
         unit=_("times"),
         high=8,
