@@ -289,8 +289,8 @@ from servelab.ops import PackedCausalAttention
 
 def last_layer_keys(token_ids):
     kept, attend = {}, PackedCausalAttention([len(token_ids)])
-    watch = lambda layer, q, k, v: kept.update({layer: k.clone()}) or attend(layer, q, k, v)
-    model.forward(token_ids, range(len(token_ids)), watch)
+    model.forward(token_ids, range(len(token_ids)),
+                  lambda layer, q, k, v: kept.update({layer: k.clone()}) or attend(layer, q, k, v))
     return kept[model.config.num_layers - 1]
 
 short, longer = last_layer_keys(ids[:5]), last_layer_keys(ids[:8])

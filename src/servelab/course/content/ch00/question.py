@@ -56,8 +56,8 @@ PREDICTIONS = (
             "**How many times as long does each later output token take (TPOT)?**"
         ).format(short=12, long=480, times=480 // 12),
         _(
-            "From {short} to {long} prompt tokens TPOT became {actual:.1f} times as long, TTFT {growth:.0f} times. The old "
-            "tokens' K and V are kept, so a later step computes one token, however long the prompt was. It only "
+            "From {short} to {long} prompt tokens TPOT became {actual:.1f} times as long, TTFT {growth:.0f} times. The "
+            "old tokens' K and V are kept, so a later step computes one token, however long the prompt was. It only "
             "reads more K and V.\n\n"
             "Now the other end. With {short} prompt tokens TTFT was {short_ms:,.0f} ms, with {low} it was "
             "{low_ms:,.0f} ms, and one later step took {low_tpot_ms:,.0f} ms. Even a short prompt needs one whole "
