@@ -179,4 +179,4 @@ def point_at(page: LabPage, widget: Any, block: int) -> None:
 
 
 def test_the_console_reports_no_error(page):
-    assert page.errors == []
+    assert page.faults == []

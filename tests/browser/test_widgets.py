@@ -214,4 +214,4 @@ def test_the_dark_theme_changes_the_colours(page):
 
 
 def test_the_console_stayed_clean(page):
-    assert page.errors == []
+    assert page.faults == []

@@ -66,4 +66,4 @@ def test_a_prediction_is_committed_by_keyboard_and_its_result_unfolds(page):
     page.get_by_label("Certain").check()
     page.get_by_role("button", name="Commit").press("Enter")
     page.get_by_text("Your choice, wrong").wait_for(timeout=10_000)
-    assert page.errors == []
+    assert page.faults == []

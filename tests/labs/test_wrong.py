@@ -10,6 +10,7 @@ from servelab.course.selftest import describe
 from servelab.course.tasks import tasks
 
 SEED, HIDDEN_SEED = 10, 12  # the card of seed 10 is bound by its step, so that forgetting the step shows
+OWN_NUMBERS = ("lab01.plan", "lab02.waste")  # marked on the learner's own numbers alone
 
 
 @pytest.mark.parametrize("seed", [0, SEED, 123_456])
@@ -56,9 +57,10 @@ def test_every_mistake_is_met_by_a_wrong_answer(lab_task, labs):
 
 
 def test_remembering_the_cases_it_was_checked_on_does_not_pass(lab_task, handed_in):
-    """Marking draws other hidden cases than `check` did."""
+    """Marking draws other hidden cases than `check` did; the tasks without any are those of the next test."""
     if not lab_task.hidden(0):
-        pytest.skip("it is marked on the learner's own numbers alone")
+        assert lab_task.id in OWN_NUMBERS
+        return
     solution = handed_in(lab_task, "solution")
     seen = [case.arguments for case in lab_task.cases(SEED)]
     known = {repr(arguments): lab_task.run(solution, copy.deepcopy(arguments)) for arguments in seen}
@@ -69,9 +71,7 @@ def test_remembering_the_cases_it_was_checked_on_does_not_pass(lab_task, handed_
 
 def test_a_neighbours_numbers_do_not_pass(handed_in):
     """Where many answers are right, those that were worked out for one learner's numbers fail for most others."""
-    plan = next(one for one in tasks("lab01") if one.id == "lab01.plan")
-    waste = next(one for one in tasks("lab02") if one.id == "lab02.waste")
-    for one in (plan, waste):
+    for one in (one for lab in ("lab01", "lab02") for one in tasks(lab) if one.id in OWN_NUMBERS):
         mine = one.run(handed_in(one, "solution"), one.visible(1)[0].arguments)
         passed = [run_assignment_task(one, lambda *_, mine=mine: mine, seed, seed).passed for seed in range(1, 9)]
         assert passed[0]
