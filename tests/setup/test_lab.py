@@ -48,7 +48,8 @@ elif sys.argv[1:3] == ["-m", "venv"]:
 
 
 @pytest.fixture
-def lab():
+def lab(monkeypatch):
+    monkeypatch.delenv("SERVELAB_AGAIN", raising=False)  # `make` names itself in it
     spec = importlib.util.spec_from_file_location("lab_under_test", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
