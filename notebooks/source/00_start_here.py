@@ -91,8 +91,9 @@ reveal(
 # Every engine keeps a **trace**: what it decided in each step. The widgets replay it, this one for *your* request. For
 # each token the model keeps a **key** and a **value** in every layer, because later tokens look at them. Together they
 # are the **KV cache**. It is cut into **blocks** of 16 **slots**; a slot holds one token's K and V. The **pool** is all
-# blocks there are, and the **block table** lists which of them your request has. You see more prompt tokens than you
-# typed: a chat model is given the roles and a standard opening too.
+# blocks there are, and the **block table** lists which of them your request has. **Logical blocks** are your text in
+# order, **physical blocks** the places in the pool. You see more prompt tokens than you typed: a chat model is given
+# the roles and a standard opening too.
 #
 # Step with the arrow keys; the space bar plays. Then press **What next?** and **Next decision**: the replay stops, asks
 # where the next token goes, and gives the reason. Chapter 02 explains every part.
@@ -142,7 +143,8 @@ source(Engine.step)
 #
 # You wait twice for an answer: until it begins, and while it is written. The first wait is the **TTFT**, time to first
 # token. The second is counted per output token: **TPOT**, time per output token after the first. Both have names
-# because different things make them long.
+# because different things make them long. TTFT begins when your request arrives: where it has to wait for its turn,
+# that counts too.
 
 # %% [markdown] id="wait-formula" tags=["path55"]
 # The whole wait, in seconds, for *n* output tokens:
@@ -201,6 +203,9 @@ reveal("00.longer-prompt", values, figure)
 #
 # It sounds right, since every output token depends on the whole prompt. Then each step would compute all tokens so far.
 # Count in the trace of *your* request how many tokens passed the network in each step, and set it beside the curve.
+#
+# If the answer ended by itself, you count one output token more than you saw: the model ends its answer with a token
+# that has no text.
 
 # %% id="misconception-run" tags=["path55"]
 rows = [event.rows[0][1] for step in engine.trace.steps for event in step.events if isinstance(event, Schedule)]
@@ -251,7 +256,8 @@ own_words("00.two-waits")
 # | Test yourself and say it aloud | 10 | chapter 09 |
 #
 # Cells of the **55-minute path** carry the tag `path55` (open the right side bar: Common Tools). They
-# run without the other cells. The **full path** takes each chapter with its lab: about an hour each, on different days.
+# run without the other cells. The 55 minutes begin after this chapter; today you can walk them through chapter 02.
+# The **full path** takes each chapter with its lab: about an hour each, on different days.
 
 # %% [markdown] id="map" tags=["path55"]
 # ## The map
@@ -305,7 +311,7 @@ print(f"Largest difference in the first 5 tokens: {difference:.1e}, of values up
 # ## Deeper: the two clocks of this machine
 #
 # The second primer compares reading with computing. Measure both here, and set them against the TPOT that you measured
-# after 192 prompt tokens. The speeds are measured now, the TPOT was measured before: on a busy machine they drift apart.
+# after 192 prompt tokens. The two are the least times that a step can take; a real step stays above them.
 
 # %% id="deeper-bandwidth-run" tags=["deeper"]
 from servelab.costs import decode_step_bytes, decode_step_flops

@@ -133,8 +133,8 @@ show(
         x_title="output tokens, after 16 prompt tokens", y_title="seconds for the whole answer",
         log_x=True, log_y=True, height=340,
     ),
-    f"One output token: the cache wins nothing ({slow[0] / fast[0]:.1f} times). 240 output tokens: "
-    f"{slow[-1] / fast[-1]:.1f} times. The measured times per token are added up, those between them estimated.",
+    "One output token: both ways compute the same prompt, so both curves start together. 240 output tokens: the cache "
+    f"wins {slow[-1] / fast[-1]:.1f} times. The measured times per token are added up, those between them estimated.",
 )
 rows = {n: n * 16 + n * (n - 1) // 2 for n in (120, 240)}
 print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.1f} times the rows, "
@@ -152,10 +152,11 @@ print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.
 #
 # Requests that are computed in the same step are a **batch**. So far the batch was 1.
 
-# %% [markdown] id="roofline-words"
+# %% [markdown] id="roofline-words" tags=["path55"]
 # ### By hand: two clocks
 #
-# Each step reads all weights from memory, and for each row it does 2 FLOPs (multiply, add) with every weight.
+# Each step reads all weights (the model's **parameters**) from memory, and for each row it does 2 FLOPs (multiply, add)
+# with every weight. Large servers keep 2 bytes a number (16 bit); your CPU may use 4. A TFLOP is 1,000 GFLOPs.
 #
 # - **bytes** = parameters × bytes a parameter, and the KV that is read and written
 # - **FLOPs** = 2 × parameters × rows, and the products of attention
@@ -168,7 +169,7 @@ print(f"From 120 to 240 output tokens, without a cache: {rows[240] / rows[120]:.
 #
 # The cell does it for SmolLM2 at 16 bit on an H100, a large NVIDIA GPU, at its datasheet's peaks. It also shows the code.
 
-# %% id="roofline-by-hand"
+# %% id="roofline-by-hand" tags=["path55"]
 spec, h100 = MODEL_SPECS["SmolLM2-135M"], GPU_SPECS["H100 SXM"].roofline()
 work = {
     "decode, 1 request": (decode_step_bytes(spec, 1, 1), decode_step_flops(spec, 1, 1)),
@@ -251,12 +252,13 @@ reveal(
 # %% [markdown] id="calculator-words"
 # ### Turn the knobs yourself
 #
-# The calculator uses the same functions. A request's **context** is all its tokens so far, prompt and output. Two
+# The calculator uses the same functions. A request's **context** is all its tokens so far, prompt and output. Three
 # things to find:
 #
-# 1. Keep 1,024 tokens of context. Drag the batch up until KV outweighs the weights. How many requests?
-# 2. Choose Llama-3-8B and the shortest context. From which batch on is arithmetic the limit? Then make the context
-#    longer. Where does the point of the roofline go, and who brings the extra bytes?
+# 1. Keep a batch of 8. From which context on does KV outweigh the weights? Divide first, then drag.
+# 2. Choose Llama-3-8B and the shortest context. From which batch on is arithmetic the limit? Make the context longer:
+#    where does the point go?
+# 3. Choose Llama-2-7B and 4,096 tokens of context. How many requests fit into this expensive card?
 #
 # Then press **What next?**: it asks what a change will do, and answers with the calculation.
 
@@ -290,8 +292,8 @@ reveal("01.reserved", {
 }, lambda: MemoryMapWidget(rigid.trace, labels=["512 slots, 128 reserved for each request"], step=5))
 
 # %% [markdown] id="hole" tags=["path55"]
-# **B. Holes.** Suppose the server knew every length and reserved exactly that. By hand: a pool of 28 slots, filled from
-# the left, each request into the first hole that is long enough.
+# **B. After some requests are done.** Suppose the server knew every length and reserved exactly that. By hand: a pool
+# of 28 slots, filled from the left, each request into the first free run of slots that is long enough.
 #
 # | Move | Slots | Free after it |
 # |---|---|---|
@@ -376,10 +378,11 @@ print("1. 256 prompt tokens, 1 output token: 256 rows either way, "
       f"and {256 * kv_cache_bytes_per_token(spec) / 1e6:.1f} MB of cache for nothing")
 print("2. What doubling the batch brings in output tokens a second (2 is perfect):")
 for T in (128, 1024, 4096):
-    turn = max(1, kv_weight_crossover_tokens(spec) // T)
+    turn = max(1, round(kv_weight_crossover_tokens(spec) / T))
     step = {b: decode_step_seconds(spec, card, b, T) for b in (1, 2, turn, 2 * turn, 8 * turn, 16 * turn)}
     gain = {b: 2 * step[b] / step[2 * b] for b in (1, turn, 8 * turn)}
-    print(f"   {T:5,} tokens each: {kv_weight_crossover_tokens(spec):,} ÷ {T:,} = {turn} requests. "
+    print(f"   {T:5,} tokens each: {kv_weight_crossover_tokens(spec):,} ÷ {T:,} = "
+          f"{kv_weight_crossover_tokens(spec) / T:.1f}, about {turn} requests. "
           + ", ".join(f"{b} to {2 * b}: {value:.2f} times" for b, value in gain.items()))
 
 # %% [markdown] id="misconception"
@@ -407,10 +410,10 @@ print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights 
       f"The cache is {stored / weights:.1%} of them, with {width} bytes a number in both.")
 
 # %% [markdown] id="self-tests"
-# Is your step less than 4 times as long? Then arithmetic alone was not the limit. It may be longer than 1 times: the
-# roofline gives the least time, and a real step stays above it. Are both shares of your machine small? Then the step
-# waits for neither clock: on a GPU with a small model, for the program that hands it the work. Which of cache and
-# weights is larger depends on the number of tokens: you can compute where it turns.
+# Is your step less than 4 times as long? Then arithmetic alone was not the limit. Compare the two shares: the larger one
+# is the nearer limit. Is neither close to 100 %? Then your step also waits for something else: on a CPU, products of
+# one row do not keep the memory busy; on a GPU with a small model, the program that hands over the work is too slow.
+# Which of cache and weights is larger depends on the number of tokens: you can compute where it turns.
 #
 # ## Self-tests
 #
@@ -469,7 +472,8 @@ own_words("01.slow")
 # ## Summary
 #
 # - The **KV cache** turns a quadratic number of rows into a linear one. It wins nothing for one output token.
-# - A decode step for one request is **memory-bound**: it reads all weights to compute one row. A batch shares that read.
+# - At the roofline, a decode step for one request is **memory-bound**: it reads all weights to compute one row. A real
+#   step stays above that time. A batch shares the read.
 # - The cache takes the same bytes for each prompt and output token. From a number of tokens that you can compute, it
 #   outweighs the model, and each request reads its own.
 # - Simple servers waste: **A** reserved and never used, **B** holes, **C** idle seats.

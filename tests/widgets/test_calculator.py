@@ -97,3 +97,13 @@ def test_what_is_no_model_and_no_gpu_is_refused(spec):
         KVCalculatorWidget(model=spec)
     with pytest.raises(ValueError, match="expected gpu as a name of GPU_SPECS or a GPUSpec, got"):
         KVCalculatorWidget(gpu=spec)
+
+
+def test_no_answer_to_the_question_of_capacity_stands_in_the_picture():
+    widget = KVCalculatorWidget("SmolLM2-135M", "H100 SXM", batch_size=1, context_tokens=1024)
+    widget.ask()
+    widget.answer(widget.question["choices"][0][0])
+    widget.ask()
+    assert "fit at once" in widget.question["prompt"]
+    shown = {mark["text"] for mark in widget.frame["marks"] if mark.get("text")}
+    assert not shown & {label for _identity, label in widget.question["choices"]}

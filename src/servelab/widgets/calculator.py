@@ -167,7 +167,9 @@ class KVCalculatorWidget(anywidget.AnyWidget):
         return decision, {"batch_size": 2 * self.batch_size}
 
     def _ask_capacity(self) -> tuple[Decision, dict[str, int]]:
-        load = self._load()
+        # A context that is not shown: the picture says how many fit at the one that is.
+        context = next((size for size in CONTEXTS if size >= 4 * self.context_tokens), CONTEXTS[0])
+        load = self._load(context_tokens=context)
         no_weights = load.gpu.memory_bytes // (load.kv_bytes_per_token * load.context_tokens)
         options = {load.capacity, load.capacity // 2, 2 * load.capacity + 1}
         if no_weights > 1.1 * load.capacity:
@@ -187,7 +189,7 @@ class KVCalculatorWidget(anywidget.AnyWidget):
             because=_("{memory} minus {weights} of weights, divided by {each} a request: {count}.").format(**values),
             choices=tuple((str(option), f"{option:,}") for option in sorted(options)),
         )
-        return decision, {"batch_size": max(1, load.capacity)}
+        return decision, {"context_tokens": context, "batch_size": max(1, load.capacity)}
 
     def _ask_heavier(self) -> tuple[Decision, dict[str, int]]:
         context = next((size for size in CONTEXTS if size >= 4 * self.context_tokens), CONTEXTS[-1])

@@ -34,7 +34,8 @@ RIGHT = {
 WRONG = {
     "01.rows": {
         "ignores the cache": lambda p, n, cached: rows(p, n, True),
-        "counts the last token": lambda p, n, cached: p + n if cached else sum(p + i for i in range(1, n + 1)),
+        "counts the last token": lambda p, n, cached: p + n if cached else rows(p, n + 1, False),
+        "one row too many a step": lambda p, n, cached: p + n - 1 if cached else sum(p + i for i in range(1, n + 1)),
         "the prompt again and again": lambda p, n, cached: p + n - 1 if cached else p * n,
         "the prompt left out": lambda p, n, cached: n if cached else rows(p, n, False),
         "every step at full length": lambda p, n, cached: p + n - 1 if cached else (p + n) * n,

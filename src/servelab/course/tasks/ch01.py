@@ -42,11 +42,13 @@ ROWS = Task(
         ),
         Mistake(
             "counts the last token",
-            lambda case, got: (
-                got == case.expected + (1 if case.arguments[2] else case.arguments[1])
-                or got == case.expected + sum(case.arguments[:2])
-            ),
+            lambda case, got: got == case.expected + (1 if case.arguments[2] else sum(case.arguments[:2])),
             _("You let the last output token pass the network as well. Which output token would need it?"),
+        ),
+        Mistake(
+            "one row too many a step",
+            lambda case, got: not case.arguments[2] and got == case.expected + case.arguments[1],
+            _("Each step of yours is one row too long. Which tokens stand before the token that you look for?"),
         ),
         Mistake(
             "the prompt again and again",

@@ -1,13 +1,14 @@
 """The predictions and the quiz of chapter 00: one answer of a real model."""
 
 from servelab.costs import Roofline, decode_step_seconds
-from servelab.course.content.ch00.number import COMPUTES, READS, SMOLLM2
+from servelab.course.content.ch00.number import SMOLLM2
 from servelab.course.content.form import Choice, Prediction, Quiz, QuizItem
 from servelab.translation import _
 
 # A request of the quiz.
 TTFT_MS, TPOT_MS, OUTPUT_TOKENS = 600, 30, 41
 
+QUIZ_READS, QUIZ_COMPUTES = 100e9, 500e9
 PREDICTIONS = (
     Prediction(
         "00.tokens",
@@ -38,8 +39,8 @@ PREDICTIONS = (
         _(
             "The first output token took {ttft_ms:,.0f} ms (TTFT), each later one {tpot_ms:,.0f} ms (TPOT). The first "
             "step computes {prompt} prompt tokens, a later one computes 1 token. Yet the first wait is {actual:.1f} "
-            "times as long, not {prompt} times: each step reads all weights once, and all its tokens share that. "
-            "This is what chapter 01 is about."
+            "times as long, not {prompt} times. A large part of a step costs the same for one token as for "
+            "many; reading all the weights is in it. Chapter 01 takes a step apart."
         ),
         unit=_("times"),
         how="measured",
@@ -93,8 +94,8 @@ PREDICTIONS = (
 
 
 def _step_ms(context: int) -> float:
-    """A decode step of SmolLM2 at 16 bit on the machine of the readiness question, in ms."""
-    machine = Roofline(name="", flops_per_s=COMPUTES, bandwidth_bytes_per_s=READS)
+    """A decode step of SmolLM2 at 16 bit on the quiz's machine, in ms."""
+    machine = Roofline(name="", flops_per_s=QUIZ_COMPUTES, bandwidth_bytes_per_s=QUIZ_READS)
     return 1e3 * decode_step_seconds(SMOLLM2, machine, 1, context)
 
 
@@ -154,12 +155,13 @@ QUIZ = Quiz(
         QuizItem(
             "faster-arithmetic",
             _(
-                "A machine reads {reads:.0f} GB/s and computes {computes:.0f} GFLOP/s. A step of SmolLM2 reads "
-                "{mb:.0f} MB of weights and computes one token, about {gflop:.2f} GFLOP. That takes {ms:.1f} ms at "
-                "least. The machine now gets twice the GFLOP/s. How long does the step take at least?"
+                "A machine reads {reads:.0f} GB/s and computes {computes:.0f} GFLOP/s. A step of SmolLM2, at 16 bit "
+                "(2 bytes a weight), reads {mb:.0f} MB of weights and computes one token, about {gflop:.2f} GFLOP. "
+                "That takes {ms:.1f} ms at least. The machine now gets twice the GFLOP/s. How long does the step "
+                "take at least?"
             ).format(
-                reads=READS / 1e9,
-                computes=COMPUTES / 1e9,
+                reads=QUIZ_READS / 1e9,
+                computes=QUIZ_COMPUTES / 1e9,
                 mb=2 * SMOLLM2.num_parameters / 1e6,
                 gflop=2 * SMOLLM2.num_parameters / 1e9,
                 ms=_step_ms(1),
@@ -178,8 +180,8 @@ QUIZ = Quiz(
                         "takes {after:.1f} ms, both hidden behind the reading."
                     ).format(
                         mb=2 * SMOLLM2.num_parameters / 1e6,
-                        before=2e3 * SMOLLM2.num_parameters / COMPUTES,
-                        after=1e3 * SMOLLM2.num_parameters / COMPUTES,
+                        before=2e3 * SMOLLM2.num_parameters / QUIZ_COMPUTES,
+                        after=1e3 * SMOLLM2.num_parameters / QUIZ_COMPUTES,
                     ),
                     right=True,
                 ),

@@ -105,7 +105,10 @@ READINESS = (
                 Choice(
                     "two",
                     _("2"),
-                    _("One multiplication and one addition. At 16 bit that is 1 FLOP for each byte that is read."),
+                    _(
+                        "One multiplication and one addition. A weight of 16 bit takes 2 bytes: 1 FLOP for each "
+                        "byte that is read."
+                    ),
                     right=True,
                 ),
                 Choice(

@@ -117,8 +117,9 @@ PREDICTIONS = (
         _("Now E arrives and needs 9 slots in a row. **What happens?**"),
         _(
             "Free are {holes} = {free} slots, more than the {needed} that E needs. But the longest run has {largest}, "
-            "so E waits. Nobody holds more than they use, and the pool is not full. Memory that is free, but in pieces "
-            "too small for the request that waits, is **external fragmentation**. The map calls it external waste."
+            "so E waits. Such a free run is a **hole**. Nobody holds more than they use, and the pool is not full. "
+            "Memory that is free, but in pieces too small for the request that waits, is **external fragmentation**. "
+            "The map calls it external waste."
         ),
         choices=(
             Choice(

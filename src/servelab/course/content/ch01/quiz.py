@@ -260,23 +260,23 @@ QUIZ = Quiz(
             "which-trouble",
             _(
                 "A server keeps each request in one unbroken range. Its pool shows 40 % of the slots as free, and yet "
-                "a request that needs 10 % of the pool waits for memory. Which trouble is it, and what would not help?"
+                "a request that needs 10 % of the pool waits for memory. Which trouble is it?"
             ),
             (
                 Choice(
                     "reserved",
-                    _("Reserved memory; smaller reservations would not help"),
+                    _("Reserved memory: requests own more than they use"),
                     _("Reserved slots are owned by somebody. These 40 % are free."),
                 ),
                 Choice(
                     "holes",
-                    _("Holes; a faster chip would not help"),
-                    _("Free, but nowhere 10 % in a row. It is a question of bookkeeping, not of speed."),
+                    _("Holes: no free range is long enough"),
+                    _("Free, but nowhere 10 % in a row. A faster chip would not help: this is bookkeeping."),
                     right=True,
                 ),
                 Choice(
                     "idle",
-                    _("Idle seats; more memory would not help"),
+                    _("Idle seats: nobody computes in them"),
                     _("The request waits for memory. A seat is not what it lacks."),
                 ),
             ),
