@@ -29,7 +29,7 @@ from servelab.sampling import SamplingParams
 from servelab.trace import waste
 from servelab.widgets import MemoryMapWidget, PageTableWidget
 
-# float32: two runs may differ only in what they read, never in how coarsely they round
+# float32, 4 bytes a number, so that rounding hardly plays a part
 model = load_model("smollm2-135m", dtype=torch.float32, progress=False)
 goals("02")
 
@@ -43,7 +43,7 @@ quiz("02.retrieval")
 # unbroken range must not run out, so the server reserves the most a request may ever have. Measure what that costs:
 # four requests with 6 output tokens each, a pool of 512 slots, 256 of them reserved for each request.
 
-# %% id="pain"
+# %% id="pain" tags=["path55"]
 PROMPTS = ["The sky is blue because of the", "Once upon", "A list of three fruits:"]
 
 config = EngineConfig(kv_cache="contiguous", num_blocks=32, block_size=16, max_model_len=256)
@@ -117,7 +117,7 @@ reveal("02.ninth", {"actual": table[2], "table": str(table)}, picture)
 # **Next decision**: you point at the block that takes the next token, A's 8th, A's 9th, and later ones, and the run says
 # why. Space plays, the arrow keys step. Then choose request B, and do the same for B.
 
-# %% id="formulas-evaluated"
+# %% id="formulas-evaluated" tags=["path55"]
 position = 8  # A's 9th token
 block, offset = table[position // 4], position % 4
 print(f"slot: table[8 // 4] = table[2] = block {block}; {block} × 4 + {offset} = slot {block * 4 + offset}")
@@ -138,7 +138,7 @@ show(PageTableWidget(engine.trace, "A"))
 # | a page is given when it is first touched | a block is given when a token needs it |
 # | unused end of the last page | empty slots of the last block: **internal fragmentation** |
 # | page fault, the signal that a page is not there | **no counterpart:** the engine takes the block before the step |
-# | TLB, the processor's cache of translations | **no counterpart:** the program for attention reads the table itself |
+# | TLB, the processor's cache of translations | **no counterpart:** the **kernel** (the program that computes attention on the GPU) reads the table itself |
 # | protection of one process from another | **no counterpart:** a wrong entry reads another user's keys, unnoticed |
 # | swapping to disk | a request that must make room gives up its blocks and computes their K and V again later |
 
@@ -147,7 +147,8 @@ show(PageTableWidget(engine.trace, "A"))
 #
 # A's table skips a block. In a busy pool nearly every table does. That looks dangerous: attention was written for keys
 # in a row. So you run three prompts (7, 2 and 6 prompt tokens, 12 output tokens each) in three memory layouts:
-# one unbroken range a request, blocks of 16, and blocks of 4. Sampling is greedy: the most probable token, always.
+# one unbroken range a request, blocks of 16, and blocks of 4. Sampling is greedy: the most probable token, always. The
+# model computes in **float32**, 4 bytes a number, so that rounding hardly plays a part.
 
 # %% id="same-predict"
 predict("02.same-tokens")
@@ -178,9 +179,12 @@ reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows)
 # Attention needs a request's keys in the order of its tokens. With a table that is one indexing operation, a **gather**:
 # take the physical blocks in the order of the table, put them behind each other, cut at the number of tokens.
 #
-# What it must read: bytes a step = tokens stored × bytes a token + table entries × 4 bytes an entry. The next cell does it
-# for layer 0, beside the run that kept everything in a row. Then it shows the code for one request: a range of slots
-# is read as it lies, a list of slots is gathered, and the attention after it is the same.
+# The least it must read: bytes a step = tokens stored × bytes a token (all layers) + table entries × 4 bytes an entry ×
+# layers. So the bytes are not the price. What can cost time is to read many short pieces.
+#
+# The next cell gathers for layer 0, beside the run that kept everything in a row. Then it shows the code for a request
+# that is computed alone, such as a prefill: a range of slots is read as it lies, a list of slots is gathered, and the
+# attention after it is the same. Decodes through tables are gathered in the same way, several requests at once.
 
 # %% id="gather-run"
 n, table = last.requests[0].num_computed_tokens, tables[0]
@@ -192,9 +196,11 @@ for p in (0, 3, 4, 7, 8, n - 1):
     one, other = gathered[p, 0, 0], in_a_row[p, 0, 0]
     print(f"position {p:2}: block {table[p // 4]:2}, offset {p % 4}: {one:+.6f}; in a row: {other:+.6f}")
 print(f"All {gathered.numel():,} numbers equal, bit for bit: {torch.equal(gathered, in_a_row)}")
-kv_bytes, entry_bytes = n * model.kv_bytes_per_token, len(table) * 4
+layers = model.spec.num_layers
+kv_bytes, entry_bytes = n * model.kv_bytes_per_token, len(table) * 4 * layers
 print(f"A step reads {n} tokens × {model.kv_bytes_per_token:,} bytes (float32) = {kv_bytes:,} bytes of K and V,")
-print(f"and {len(table)} entries × 4 bytes = {entry_bytes} bytes of the table: {entry_bytes / kv_bytes:.4%} more")
+print(f"and {len(table)} entries × 4 bytes × {layers} layers = {entry_bytes:,} bytes of the table:")
+print(f"{entry_bytes / kv_bytes:.3%} more")
 source(SequenceRead.__call__)
 
 # %% [markdown] id="loop-3"
@@ -225,9 +231,11 @@ show(MemoryMapWidget(ranges, paged, labels=("One range a request", "Blocks of 4"
 # - **with a reservation**: slots ÷ *R*, rounded down (slots ÷ slots a request = requests)
 # - **with blocks**: (slots ÷ *b*, rounded down) ÷ (*T* ÷ *b*, rounded up), rounded down (blocks ÷ blocks a request)
 #
-# In blocks, E got in: any three free ones would do. External fragmentation is gone. What is left is **internal
-# fragmentation** (internal waste): slots that a request owns and never uses. A reservation has it as well. With blocks
-# it is the end of the last one, so always less than one block a request.
+# The last output token is never stored (chapter 00). We count it all the same: one slot to be safe.
+#
+# In chapter 01, E needed 9 slots and found no hole. In blocks of 4 any three free ones would do: external fragmentation
+# is gone. What is left is **internal fragmentation** (internal waste): slots that a request owns and never uses. A
+# reservation has it as well. With blocks it is the end of the last one, so always less than one block a request.
 
 # %% id="capacity-predict" tags=["path55"]
 predict("02.capacity")
@@ -301,6 +309,9 @@ figure = curve(
 show(figure)
 
 # %% [markdown] id="loop-4"
+# **With 4,096 reserved,** 5 requests fit instead of 11. Blocks hold 11 requests of 2,048 tokens as before, so the curve
+# stops at 11 ÷ 5 = 2.2 times. Nobody is longer than 2,048, so half of each reservation stays empty: that is won back.
+#
 # ## 4. The block size is a trade
 #
 # Small blocks waste little. So why not blocks of 1? Each block is an entry in a table, and the engine must write and
@@ -365,10 +376,12 @@ show(curve(
 #
 # 1. **Lengths known and equal.** Reserve exactly 300 slots for each request of 300 tokens: nothing is wasted, and a hole
 #    that one request leaves fits the next. Blocks of 16 still waste the end of the last block.
-# 2. **Requests that use their reservation.** From which length on do blocks hold no more than 2,048 reserved slots?
-# 3. **One request, or memory to spare.** Nobody waits for memory, so more capacity buys nothing, and what is left is the
-#    price of the gather. Where the machine is busy, it can drown in the noise. Measured for one request that decodes,
-#    attention of 30 layers.
+# 2. **Requests that use their reservation.** From how many tokens a request on do blocks hold no more requests than a
+#    server that reserves 2,048 slots for each?
+# 3. **One request, or memory to spare.** Nobody waits for memory, so more capacity buys nothing. What may be left is a
+#    price for the gather. You measure one request that decodes, attention of 30 layers. Our two ways are different
+#    programs, so on a CPU the ratio may come out on either side of 1. Near 1 means: nothing won. On a GPU the authors of
+#    PagedAttention measured 20 to 26 % more time for the attention kernel, the program that computes attention there.
 
 # %% id="when-it-loses-run"
 exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
@@ -433,7 +446,7 @@ show("\n".join(rows))
 # %% id="task-slot" tags=["exercise"]
 # Task 02.slot (fill, 5 minutes, easy)
 def slot_of(block_table, position, block_size):
-    """The slot where the token at `position` (counted from 0) lies. slot_of([0, 1, 3], 6, 4) is 6. Returns int."""
+    """The slot where the token at `position` (counted from 0) lies. slot_of([2, 4], 5, 4) is 17. Returns int."""
     ### BEGIN SOLUTION 02.slot
     index, offset = divmod(position, block_size)
     return block_table[index] * block_size + offset
@@ -480,10 +493,11 @@ own_words("02.paging")
 # - A new block comes only when a token needs it, so nothing is reserved ahead, and any free block will do.
 # - What blocks waste is the end of each last one: **internal fragmentation**, less than one block a request.
 # - **Capacity** grows by what the reservation wasted. Equal known lengths, used reservations or spare memory: no gain.
-# - The mathematics of attention stays. Its reads go through the table, and that has a price.
+# - The mathematics of attention stays. Its reads go through the table. What that costs depends on the program and the
+#   machine.
 #
-# **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): the idea, figure
-# 2 for the kinds of waste, section 7.1 for a kernel 20 to 26 % slower than one on contiguous memory. Prabhu et al. 2024,
-# "vAttention": the same gain from the GPU's own virtual memory, without a table in the kernel.
+# **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): the idea;
+# figures 2 and 3 for the amounts and kinds of waste; section 7.1 for a kernel that takes 20 to 26 % more time than
+# FasterTransformer's. Prabhu et al. 2024, "vAttention": the same gain without a table in the kernel.
 #
 # **Next.** Lab 02: write the block manager, find the fault at the block boundary. Chapter 03: who gets the freed seat.

@@ -3,11 +3,14 @@
 from servelab.course.content.ch02.load import (
     BLOCK_SIZE,
     HALF_BLOCK,
+    HALF_SMALL_BLOCK,
+    LARGE_BLOCK,
     MAX_MODEL_LEN,
     MEAN_TOKENS,
     REQUEST_TOKENS,
     RESERVED_FIT,
     SMOLLM2_BYTES,
+    empty_share,
 )
 from servelab.course.content.form import Choice, Prediction
 from servelab.translation import _
@@ -107,7 +110,8 @@ PREDICTIONS = (
         ),
         _(
             "Only the last block of a request can have empty slots, 0 to 15 of its 16: (0 + 15) / 2 = 7.5 on average. "
-            "Counted here: {mean_waste:.1f}, beside {mean_tokens:.0f} tokens. The server that reserves 2,048 slots "
+            "Counted here: {mean_waste:.1f}, beside {mean_tokens:.0f} tokens. As a share: {mean_waste:.1f} ÷ "
+            "({mean_tokens:.0f} + {mean_waste:.1f}) slots owned = {actual:.1f} %. The server that reserves 2,048 slots "
             "wastes {reserved_waste:.0f} % of what it hands out. One that knew every length in advance would get "
             "{exact} requests into an empty pool. Blocks hold {paged}, and need to know nothing."
         ),
@@ -127,14 +131,23 @@ PREDICTIONS = (
         _(
             "Half a block again: (0 + 255) / 2 = {half} slots a request, counted {{mean_waste:.0f}}. As a share of the "
             "slots owned: {half} / ({mean:.0f} + {half}) = {share:.0f} %. The pool holds {{fit}} of these requests "
-            "instead of {{fit_16}}. Sixteen times the waste, but less than sixteen times the share: what you divide by "
-            "grows as well."
-        ).format(half=HALF_BLOCK, mean=MEAN_TOKENS, share=100 * HALF_BLOCK / (MEAN_TOKENS + HALF_BLOCK)),
+            "instead of {{fit_16}}. The blocks are {larger} times as large. Half a block is then {half} slots instead "
+            "of {small}, {times:.0f} times the waste, but only about {share_times:.0f} times the share: what you "
+            "divide by grows as well."
+        ).format(
+            half=HALF_BLOCK,
+            mean=MEAN_TOKENS,
+            share=100 * empty_share(HALF_BLOCK),
+            larger=LARGE_BLOCK // BLOCK_SIZE,
+            small=HALF_SMALL_BLOCK,
+            times=HALF_BLOCK / HALF_SMALL_BLOCK,
+            share_times=empty_share(HALF_BLOCK) / empty_share(HALF_SMALL_BLOCK),
+        ),
         unit="%",
         high=100,
         how="counted",
         close=1.25,
-        too_high=_("The wasted slots grow about sixteenfold. But what do you divide them by?"),
+        too_high=_("The wasted slots grow about seventeenfold. But what do you divide them by?"),
         too_low=_("How many slots does half a block of 256 have, beside a request of 300 tokens?"),
     ),
 )
