@@ -22,6 +22,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from servelab.course.tasks import tasks
+from servelab.course.tasks.task import STANDARD_IMPORTS, Task
 from servelab.course.workspace import learner_edition
 
 LABS = Path(__file__).resolve().parent
@@ -108,12 +109,19 @@ def form_faults(whole: NotebookNode, number: str) -> list[str]:
             f"{task.minutes} minutes · {task.difficulty} · {task.points} points" in c.source for c in whole.cells
         ):
             found.append(f"task {short} is announced without its minutes, difficulty and points")
+        if not any(cell.id == f"{short}-text" and may_import(task) in cell.source.splitlines() for cell in whole.cells):
+            found.append(f"task {short} is announced without the line {may_import(task)}")
     total, rest = sum(task.points for task in lab), sum(task.points for task in lab if task.kind != "fill")
     if f"{total} points" not in title:
         found.append(f"the title does not say {total} points")
     if rest < MIN_SHARE_NOT_FILL * total:
         found.append(f"{rest} of {total} points are not fill, expected at least {MIN_SHARE_NOT_FILL:.0%}")
     return found
+
+
+def may_import(task: Task) -> str:
+    """The line of a task's text that names the modules which an answer may import."""
+    return f"*May import:* {', '.join(f'`{name}`' for name in (*STANDARD_IMPORTS, *task.allowed_imports))}."
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,8 +13,8 @@
 # | 4 `plan` | design: pool, length and seats for your card | 15 | hard | 4 |
 # | 5 `measure` | measure: the crossover in a trace | 15 | medium | 4 |
 #
-# You need chapter 01. Your answers may import the standard library's small modules (`math`, `itertools`, `collections` ...);
-# task 5 may also import `servelab.trace`. What servelab computes itself is for comparing afterwards, not for handing in.
+# You need chapter 01. Each task names the modules that your answer may import.
+# What servelab computes itself is for comparing afterwards, not for handing in.
 
 # %% [markdown] id="name-text" nbgrader={"grade": false, "grade_id": "name-text", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # ## Before you start
@@ -37,6 +37,8 @@ lab.constants["model"]
 # ## Task 1: bytes of one token
 #
 # *Write · 6 minutes · easy · 2 points*
+#
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
 #
 # The cache keeps K and V of every token, in every layer. Write how many bytes one token takes.
 #
@@ -66,12 +68,14 @@ Assignment("01", LEARNER, COURSE_SEED).grade("kv-bytes", kv_bytes_per_token)
 #
 # *Write · 10 minutes · medium · 3 points*
 #
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
+#
 # One decode step reads all weights once, and K and V of every token that its requests hold.
 # `batch_size` requests hold equally many tokens each. From how many tokens a request on does the step read **more** bytes
 # of KV than of weights? Up to there decoding is bound by the weights, from there by the KV cache.
 #
 # Return the smallest such number. Where both are equal, KV is not more yet.
-# By hand: 12,000 bytes of weights, 100 bytes a token, 4 requests. At 30 tokens each both are 12,000 bytes. And at 31?
+# By hand: 12,000 bytes of weights, 100 bytes a token, 4 requests. At 30 tokens each both are 12,000 bytes. What do you return?
 
 
 # %% id="crossover" nbgrader={"grade": false, "grade_id": "crossover", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -92,6 +96,8 @@ Assignment("01", LEARNER, COURSE_SEED).grade("crossover", crossover)
 # ## Task 3: a pool of the wrong size
 #
 # *Debug · 12 minutes · medium · 3 points*
+#
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
 #
 # An engine asks how many blocks fit into the memory that is left. The code below is right for Llama-3-8B and wrong for
 # Qwen3-4B. The fault happened: in LMCache's calculator [LMCache#688], and in vLLM [vllm#2622], where the pool came out
@@ -143,12 +149,15 @@ Assignment("01", LEARNER, COURSE_SEED).grade("pool-blocks", pool_blocks)
 #
 # *Design · 15 minutes · hard · 4 points*
 #
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
+#
 # The card below is yours. Choose `num_blocks` (the pool), `max_model_len` (prompt and output tokens of one request at
 # most) and `max_num_seqs` (seats: requests that run at once) so that all of this holds:
 #
 # 1. Weights, pool and `reserve_bytes` (activations, CUDA's own) fit into `memory_bytes`. A block holds `block_size` tokens.
 # 2. The longest request gets through: `prompt_tokens` of prompt and `output_tokens` of output.
-# 3. Nobody is preempted, even when every seat has grown to `max_model_len`.
+# 3. Nobody is preempted, even when every seat has grown to `max_model_len`. Count every token of `max_model_len` as stored,
+#    the last one too.
 # 4. The slowest step, every seat at `max_model_len`, reads at most `step_bytes`, weights and KV together.
 # 5. As many requests run at once as rules 1 to 4 allow.
 
@@ -184,6 +193,8 @@ Assignment("01", LEARNER, COURSE_SEED).grade("plan", plan)
 # ## Task 5: the crossover in a trace
 #
 # *Measure · 15 minutes · medium · 4 points*
+#
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`, `servelab.trace`.
 #
 # A toy model on the real engine: 107,264 bytes of weights, 256 bytes of KV a token. Small enough that you
 # see the crossover within a minute. The cell serves your load: `[step of arrival, prompt tokens, output tokens]` each.

@@ -13,8 +13,8 @@
 # | 4 `block-size` | design: a block size under two budgets | 15 | medium | 4 |
 # | 5 `waste` | measure: what a crowded pool wastes | 20 | hard | 4 |
 #
-# You need chapter 02. Your answers may import the standard library's small modules (`math`, `itertools`, `collections` ...);
-# task 5 may also use the events and states of `servelab.trace`. servelab's own block manager is for comparing afterwards.
+# You need chapter 02. Each task names the modules that your answer may import.
+# servelab's own block manager is for comparing afterwards, not for handing in.
 
 # %% [markdown] id="name-text" nbgrader={"grade": false, "grade_id": "name-text", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # ## Before you start
@@ -38,6 +38,8 @@ lab.constants["operations"]
 #
 # *Write · 30 minutes · hard · 6 points*
 #
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
+#
 # The pool has `num_blocks` blocks, numbered from 0, of `block_size` slots each. Write the manager that hands them out.
 #
 # - `allocate(request_id, num_tokens)`: a new request comes with its tokens. It gets as many blocks as they need.
@@ -50,7 +52,7 @@ lab.constants["operations"]
 
 # %% [markdown] id="block-manager-hand" nbgrader={"grade": false, "grade_id": "block-manager-hand", "locked": true, "schema_version": 3, "solution": false, "task": false}
 # By hand first: your operations are above, the pool has 7 blocks of 4. A has 7 tokens and takes 2 blocks. Its 8th
-# token still fits; its 9th does not. After each operation: do free and owned blocks make 7?
+# token still fits into its last block; its 9th needs a new one. After each operation: do free and owned blocks make 7?
 
 
 # %% id="block-manager" nbgrader={"grade": false, "grade_id": "block-manager", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -118,6 +120,8 @@ Assignment("02", LEARNER, COURSE_SEED).grade("block-manager", BlockManager)
 #
 # *Debug · 8 minutes · easy · 2 points*
 #
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
+#
 # A small engine counted the tokens of a request's last block like this. For most lengths it was right. For some, the next
 # step wrote to the slot before the block, which may be somebody else's [MinivLLM#76, #87].
 #
@@ -152,6 +156,8 @@ Assignment("02", LEARNER, COURSE_SEED).grade("evidence", evidence)
 # ## Task 3: repair the fault
 #
 # *Debug · 12 minutes · medium · 3 points*
+#
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
 #
 # The count went into two places: the slot of the last token, and the tokens that the last block holds (they are what a
 # prefix cache hashes). Here are both, with the fault in. Write them right, for every length from 1 on and every block size.
@@ -189,15 +195,17 @@ Assignment("02", LEARNER, COURSE_SEED).grade("last-block", last_block)
 #
 # *Design · 15 minutes · medium · 4 points*
 #
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`.
+#
 # Small blocks waste little, and need long block tables. The pool below is yours: its requests run together and reach these
 # `lengths` (prompt and output tokens). Choose `block_size` and `num_blocks` so that all of this holds:
 #
-# 1. `block_size` is a power of two from 1 to 256 (the kernels index a block with `tl.arange`, which takes powers of two).
+# 1. `block_size` is a power of two from 1 to 256 (GPU programs take powers of two).
 # 2. The blocks fit into `pool_bytes`, at `kv_bytes_per_token` a slot.
 # 3. Every request fits at its full length, all of them at once.
 # 4. The block tables fit into `table_bytes`: one row a request, every row as wide as the longest request needs,
 #    `entry_bytes` an entry.
-# 5. No size that holds too leaves fewer slots of the last blocks empty.
+# 5. Of all sizes for which rules 1 to 4 hold, yours leaves the fewest slots of last blocks empty.
 
 # %% id="block-size-pool" nbgrader={"grade": false, "grade_id": "block-size-pool", "locked": true, "schema_version": 3, "solution": false, "task": false}
 lab.constants["pool"]
@@ -226,6 +234,9 @@ Assignment("02", LEARNER, COURSE_SEED).grade("block-size", cut)
 # ## Task 5: what a crowded pool wastes
 #
 # *Measure · 20 minutes · hard · 4 points*
+#
+# *May import:* `abc`, `bisect`, `collections`, `dataclasses`, `enum`, `functools`, `heapq`, `itertools`, `math`, `operator`, `typing`, `servelab.trace.event`, `servelab.trace.record`, `servelab.trace.replay`.
+# Their names also come by `from servelab.trace import ...`. Its `waste` and `occupancy` are for comparing afterwards.
 #
 # The cell serves your load on the real model and engine, in a pool that is too small for it: requests wait for memory.
 # Each line of the load is `[step of arrival, prompt tokens, output tokens]`.

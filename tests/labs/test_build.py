@@ -1,9 +1,13 @@
 """The notebooks are what their sources make, nbgrader's metadata is whole, and a learner's copy shows no answer."""
 
 import importlib.util
+import re
 
 import nbformat
 import pytest
+
+from servelab.course.tasks import tasks
+from servelab.course.tasks.task import STANDARD_IMPORTS
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,18 @@ def test_form_faults_are_named(build, lab, labs):
     found = " ".join(build.form_faults(whole, lab[:2]))
     assert "graded cells" in found
     assert "the title does not say" in found
+
+
+def test_each_task_names_the_modules_it_may_import(build, lab, labs):
+    whole = build.read_source(labs / lab / "source.py")
+    lines = {cell.id: cell.source.splitlines() for cell in whole.cells}
+    for task in tasks(f"lab{lab[:2]}"):
+        name = f"{task.id.partition('.')[2]}-text"
+        named = next(line for line in lines[name] if line.startswith("*May import:* "))
+        assert set(re.findall("`(.+?)`", named)) == {*STANDARD_IMPORTS, *task.allowed_imports}
+    cell = next(cell for cell in whole.cells if cell.id == name)
+    cell.source = cell.source.replace("`math`, ", "")
+    assert "without the line *May import:*" in " ".join(build.form_faults(whole, lab[:2]))
 
 
 def test_learner_sees_stubs_and_no_hidden_test(lab, labs):

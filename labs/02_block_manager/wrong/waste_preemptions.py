@@ -1,5 +1,5 @@
 # task: lab02.waste
-# says: you count preemptions
+# says: somebody waits and does not get memory
 def measure(trace):
     found = {"peak_blocks": 0, "empty_slots": 0, "crossings": 0, "refusals": 0, "tails_would_do": 0}
     for number, step in enumerate(trace.steps):

@@ -5,9 +5,11 @@ import pytest
 from servelab.cache import KVCacheManager, OutOfBlocks
 from servelab.course.assignment import run_assignment_task
 from servelab.course.tasks import tasks
-from servelab.course.tasks.lab02 import BLOCK_MANAGER, BLOCK_SIZE, LAST_BLOCK, crowded_load, draw_pool
+from servelab.course.tasks.lab02 import BLOCK_MANAGER, BLOCK_SIZE, LAST_BLOCK, WASTE, crowded_load, draw_pool
 from servelab.course.tasks.lab02.manager import drive
 from servelab.course.tasks.lab02.waste import measured
+from servelab.course.tasks.observe import foreign_module
+from servelab.course.tasks.task import STANDARD_IMPORTS
 from servelab.course.tasks.workload import record
 from servelab.trace import Trace, waste
 
@@ -89,3 +91,41 @@ def test_empty_slots_are_what_the_trace_calls_reserved_and_internal(seed):
     trace = Trace.from_json(record(crowded_load(seed)))
     found = waste(trace)
     assert measured(trace)["empty_slots"] == found.reserved + found.internal
+
+
+def refused(top, *lines):
+    """The module for which task 5 refuses `measure`, with `top` at notebook level and `lines` in the function."""
+    names = {"__name__": "notebook"}
+    exec("\n    ".join([top + "\ndef measure(trace):", *lines]), names)
+    return foreign_module(names["measure"], (*STANDARD_IMPORTS, *WASTE.allowed_imports))
+
+
+@pytest.mark.parametrize(
+    ("top", "line", "end"),
+    [
+        ("from servelab.trace import {}", "", "{}"),
+        ("", "from servelab.trace import {}", "{}"),
+        ("", "from servelab.trace import {} as x", "x"),
+        ("import servelab.trace as st", "", "st.{}"),
+        ("", "import servelab.trace as st", "st.{}"),
+        ("import servelab.trace", "", "servelab.trace.{}"),
+        ("", "import servelab.trace", "servelab.trace.{}"),
+        ("", "import servelab.trace.event", "servelab.trace.{}"),
+        ("from servelab import trace as st", "", "(lambda: st.{})()"),
+    ],
+)
+def test_events_may_be_imported_each_way_and_our_counts_not(top, line, end):
+    def found(name):
+        use = f"[{end.format(name)} for event in trace.steps[0].events]"
+        return refused(top.format(name), line.format(name) or "pass", use)
+
+    assert not any(map(found, ("Admit", "Wait", "State", "Trace")))
+    assert found("waste") == found("occupancy") == "servelab.trace.occupancy"
+
+
+def test_other_parts_of_servelab_stay_refused():
+    assert refused("import servelab.cache", "return servelab.cache") == "servelab.cache"
+    assert refused("", "import servelab.cache.pool").startswith("servelab.cache")
+    assert refused("import servelab", "return servelab.costs.holes").startswith("servelab.costs")
+    helper = "def helper():\n    return st.waste\n"
+    assert refused("import servelab.trace as st\n" + helper, "return helper()") == "servelab.trace.occupancy"

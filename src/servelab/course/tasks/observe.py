@@ -5,6 +5,7 @@ import copy
 import ctypes
 import dis
 import io
+import itertools
 import linecache
 import signal
 import sys
@@ -164,8 +165,9 @@ def foreign_module(answer: Any, allowed: Sequence[str]) -> str:
     """Return the first module that the answer uses and may not, "" if there is none.
 
     Looks at the answer's own module, at its base classes, at `import` in its code and at the modules, functions
-    and classes its code names, and follows functions and classes of the learner's own module. This keeps an honest
-    learner from handing in servelab's own solution by accident; the grader does not rely on it.
+    and classes its code names, and follows functions and classes of the learner's own module. Where a package is
+    named of which only parts are allowed, what counts is the names that the code may take from it. This keeps an
+    honest learner from handing in servelab's own solution by accident; the grader does not rely on it.
     """
     seen: set[int] = set()
     home = _module_of(answer)
@@ -173,6 +175,19 @@ def foreign_module(answer: Any, allowed: Sequence[str]) -> str:
     def bad(name: str) -> bool:
         public = name.lstrip("_")  # heapq's functions say that they come from _heapq
         return name not in ("builtins", home) and not any(f"{public}.".startswith(f"{a}.") for a in allowed)
+
+    def is_way(thing: Any) -> bool:
+        """Whether `thing` is a package that is not allowed itself and holds a module that is."""
+        is_module = isinstance(thing, types.ModuleType)
+        return is_module and bad(thing.__name__) and any(one.startswith(f"{thing.__name__}.") for one in allowed)
+
+    def taken(function: Any) -> list[Any]:
+        """What a function's code names; instead of a package on the way, whatever the code may take from it."""
+        named, names = _named(function)
+        for thing in named:  # grows: a package may hold the next one
+            if is_way(thing):
+                named += [vars(thing)[name] for name in sorted(names) if name in vars(thing)]
+        return [thing for thing in named if not is_way(thing)]
 
     def look(thing: Any) -> str:
         if id(thing) in seen:
@@ -183,7 +198,7 @@ def foreign_module(answer: Any, allowed: Sequence[str]) -> str:
             return name
         if name != home:
             return ""
-        parts = [*thing.__mro__[:-1], *vars(thing).values()] if isinstance(thing, type) else _named(thing)
+        parts = [*thing.__mro__[:-1], *vars(thing).values()] if isinstance(thing, type) else taken(thing)
         return next(filter(None, map(look, parts)), "")
 
     if home.partition(".")[0] == "servelab":
@@ -196,24 +211,34 @@ def _module_of(thing: Any) -> str:
     return own if isinstance(own, str) else str(type(thing).__module__)
 
 
-def _named(thing: Any) -> list[Any]:
-    """What a function's code names: modules it imports, globals it reads, what it closes over; unwraps methods."""
+def _named(thing: Any) -> tuple[list[Any], set[str]]:
+    """What a function's code names: modules it imports, globals it reads, what it closes over; unwraps methods.
+
+    And the names of all attributes that it reads or imports, whatever they are attributes of.
+    """
     inner = ("__func__", "__wrapped__", "fget", "func")
     function = next((getattr(thing, name) for name in inner if hasattr(thing, name)), thing)
     if not isinstance(function, types.FunctionType):
-        return [function] if function is not thing else []
+        return ([function] if function is not thing else []), set()
     found: list[Any] = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    names: set[str] = set()
     codes = [function.__code__]
     while codes:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        for instruction in dis.get_instructions(code):
+        instructions = list(dis.get_instructions(code))
+        for instruction, after in itertools.pairwise(instructions):
             name = instruction.argval
             if instruction.opname == "IMPORT_NAME":
                 found.append(sys.modules.get(name) or types.ModuleType(name))
+                top = name.partition(".")[0]
+                if after.opname != "IMPORT_FROM" and top in sys.modules:  # `import a.b` gives the code all of a
+                    found.append(sys.modules[top])
+            elif instruction.opname in ("IMPORT_FROM", "LOAD_ATTR", "LOAD_METHOD"):
+                names.add(name)
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:
                 found.append(function.__globals__[name])
-    return found
+    return found, names
 
 
 def _filled(cell: types.CellType) -> bool:

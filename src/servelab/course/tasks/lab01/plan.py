@@ -95,7 +95,7 @@ PLAN = Task(
         _fault("slow", _("Your slowest step reads more than step_bytes. Which step is the slowest?")),
         _fault(
             "too few",
-            _("It holds, but more requests could run at once. Which of your numbers is larger than it must be?"),
+            _("It holds, but more requests could run at once. What keeps you from one more seat?"),
         ),
     ),
     hints=(

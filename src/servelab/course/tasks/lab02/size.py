@@ -87,7 +87,7 @@ def _hidden(seed: int) -> list[Case]:
 
 BLOCK_SIZE = Task(
     id="lab02.block-size",
-    title=_("Task 4: a block size under a budget"),
+    title=_("Task 4: a block size under two budgets"),
     kind="design",
     points=4,
     minutes=15,

@@ -144,7 +144,7 @@ WASTE = Task(
         Mistake(
             "preemptions",
             _counts("refusals", _preemptions),
-            _("refusals: you count preemptions. A refused request has not started."),
+            _("refusals: you count preemptions. A refusal is another event: somebody waits and does not get memory."),
         ),
         Mistake(
             "free slots are slots",
