@@ -100,6 +100,15 @@ def test_a_decoder_gets_a_token_every_step_beside_a_prompt_of_16_chunks(make_eng
     assert chunks == [7] * 16
 
 
+def test_an_admitted_request_owns_blocks_for_its_whole_prompt_before_its_last_chunk(make_engine):
+    """So a later chunk never has to preempt anybody for the rest of a prompt."""
+    engine = make_engine(block_size=4, num_blocks=16, max_num_batched_tokens=4)
+    engine.add_request(prompt(15), until(1), request_id="A")
+    engine.step()
+    assert len(engine.cache.block_table("A")) == 4
+    assert rows(engine.trace) == [{0: 4}]
+
+
 def test_two_requests_of_60_percent_of_the_pool_both_finish(make_engine, drain, greedy):
     """They cannot run to their end together. The older never goes backwards [inference-sim#529]."""
     for num_prompt_tokens, num_output_tokens in ((24, 24), (4, 44), (44, 4)):
