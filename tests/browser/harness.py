@@ -36,7 +36,7 @@ FLAGS = [
     "--disable-component-update",
     "--no-first-run",
 ]
-LATE = "[anywidget] Failed to initialize model"
+LATE = "uncaught: [anywidget] Failed to initialize model."
 CONNECTED = """() => {
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
   const kernel = context?.session?.kernel;
@@ -86,7 +86,7 @@ class LabPage:
 
     @property
     def faults(self) -> list[str]:
-        return [error for error in self.errors if LATE not in error]
+        return [error for error in self.errors if error != LATE]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.page, name)
