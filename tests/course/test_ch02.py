@@ -3,6 +3,7 @@ numbers in the texts are recomputed."""
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,14 @@ def test_the_right_answer_does_not_always_stand_in_the_same_place():
         places = [[choice.right for choice in item.choices].index(True) for item in quiz.items]
         assert len(set(places)) >= 2
         assert max(map(places.count, places)) <= len(places) / 2 + 1
+
+
+def test_the_answer_about_a_reservation_of_4096_in_the_text_is_what_the_formula_gives():
+    text = (Path(__file__).parents[2] / "notebooks" / "source" / "02_paged_attention.py").read_text(encoding="utf-8")
+    held, before = (
+        requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, 2048, reserved_tokens=reserved) for reserved in (4096, 2048)
+    )
+    blocks_hold = requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, 2048, block_size=16)
+    assert f"{held} requests fit instead of {before}." in text
+    assert f"Blocks hold {blocks_hold} requests of 2,048 tokens" in text
+    assert f"{blocks_hold} ÷ {held} = {blocks_hold / held:.1f} times" in text
