@@ -1,0 +1,1 @@
+"""One operator a file: what it computes in plain PyTorch, and its launcher."""

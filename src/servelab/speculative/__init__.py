@@ -1,0 +1,1 @@
+"""Who proposes draft tokens, and how many; the target model decides which of them stand."""

@@ -1,0 +1,1 @@
+"""How the draft head that ships with the course came about, and how to train another."""
