@@ -16,6 +16,7 @@ from servelab.costs.memory import (
 )
 from servelab.costs.model import MODEL_SPECS, ModelSpec
 from servelab.costs.roofline import Roofline
+from servelab.costs.speculation import batch_verify_cost, expected_tokens_per_step, speculation_speedup
 from servelab.costs.step import (
     arithmetic_intensity,
     decode_step_bytes,
@@ -36,11 +37,13 @@ __all__ = [
     "RequestLength",
     "Roofline",
     "arithmetic_intensity",
+    "batch_verify_cost",
     "blocks_needed",
     "contiguous_waste",
     "decode_step_bytes",
     "decode_step_flops",
     "decode_step_seconds",
+    "expected_tokens_per_step",
     "holes",
     "kv_cache_bytes_per_token",
     "kv_weight_crossover_tokens",
@@ -49,6 +52,7 @@ __all__ = [
     "prefill_flops",
     "prefill_seconds",
     "requests_that_fit",
+    "speculation_speedup",
     "weight_bytes",
     "weight_bytes_read",
     "workload",
