@@ -1,1 +1,10 @@
 """One operator a file: what it computes in plain PyTorch, and its launcher."""
+
+from servelab.kernels.quantize_kv import (
+    dequantize_kv,
+    dequantize_kv_reference,
+    quantize_kv,
+    quantize_kv_reference,
+)
+
+__all__ = ["dequantize_kv", "dequantize_kv_reference", "quantize_kv", "quantize_kv_reference"]
