@@ -75,6 +75,22 @@ def test_bad_input_is_refused(toy_model, token_ids, positions, message):
         toy_model.forward(token_ids, positions, PackedCausalAttention([max(1, len(token_ids))]))
 
 
+def test_hidden_then_project_is_forward(toy_model):
+    ids = toy_model.tokenizer.encode("two steps")
+    attention = PackedCausalAttention([len(ids)])
+    hidden = toy_model.hidden(ids, range(len(ids)), attention)
+    assert hidden.shape == (len(ids), toy_model.config.hidden_size)
+    assert torch.equal(toy_model.project(hidden[[4, 1]]), toy_model.forward(ids, range(len(ids)), attention, [4, 1]))
+    assert toy_model.project(hidden[:0]).shape == (0, toy_model.config.vocab_size)
+    assert not toy_model.project(hidden).requires_grad
+
+
+@pytest.mark.parametrize("shape", [(32,), (2, 31), (1, 2, 32)])
+def test_what_are_no_hidden_states_is_refused(toy_model, shape):
+    with pytest.raises(ValueError, match=r"expected hidden states \[N, 32\], got"):
+        toy_model.project(torch.zeros(shape))
+
+
 def test_logits_of_nothing_are_refused(toy_model):
     with pytest.raises(ValueError, match="at least 1, got"):
         toy_model.logits([])

@@ -55,26 +55,26 @@ def test_a_wrong_operator_would_show(hf_folder, monkeypatch, operator, wrong):
 
 @pytest.mark.parametrize("name", ["q_norm", "k_norm"])
 def test_a_forgotten_head_norm_would_show(hf_folder, monkeypatch, name):
-    original = Network.forward
+    original = Network.hidden
 
-    def forward(self, *args):
+    def hidden(self, *args):
         for layer in self.layers:
             getattr(layer.attention, name).weight.fill_(1.0)
         return original(self, *args)
 
-    monkeypatch.setattr(Network, "forward", forward)
+    monkeypatch.setattr(Network, "hidden", hidden)
     assert worst(*hf_folder("qwen3")) > 20 * TOLERANCE
 
 
 def test_a_swapped_bias_would_show(hf_folder, monkeypatch):
-    original = Network.forward
+    original = Network.hidden
 
-    def forward(self, *args):
+    def hidden(self, *args):
         for layer in self.layers:
             layer.attention.qkv.bias.copy_(layer.attention.qkv.bias.flip(0))
         return original(self, *args)
 
-    monkeypatch.setattr(Network, "forward", forward)
+    monkeypatch.setattr(Network, "hidden", hidden)
     assert worst(*hf_folder("qwen2")) > 20 * TOLERANCE
 
 

@@ -103,19 +103,23 @@ MIXES = {
 }
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "naive", "flash"])
 @pytest.mark.parametrize("paged", [True, False], ids=["paged", "contiguous"])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("lengths", MIXES.values(), ids=MIXES)
-def test_any_mix_equals_the_reference(lengths, block_size, paged):
+def test_any_mix_equals_the_reference(lengths, block_size, paged, algorithm):
     case = Case(lengths, (4, 2, 8), block_size, paged)
-    torch.testing.assert_close(case.run().double(), case.expected(), rtol=0, atol=TOLERANCE)
+    out = case.run(CachedAttention(case.batch, case.storage, algorithm))
+    torch.testing.assert_close(out.double(), case.expected(), rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "naive", "flash"])
 @pytest.mark.parametrize("paged", [True, False], ids=["paged", "contiguous"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_any_heads_equal_the_reference(shape, paged):
+def test_any_heads_equal_the_reference(shape, paged, algorithm):
     case = Case(MIXES["everything"], shape, paged=paged)
-    torch.testing.assert_close(case.run().double(), case.expected(), rtol=0, atol=TOLERANCE)
+    out = case.run(CachedAttention(case.batch, case.storage, algorithm))
+    torch.testing.assert_close(out.double(), case.expected(), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +221,8 @@ def test_bad_shapes_are_refused():
         PackedCausalAttention([3])(0, q, kv, kv)
     with pytest.raises(ValueError, match="at least 1, got \\[\\]"):
         PackedCausalAttention([])
+    with pytest.raises(ValueError, match=r"expected algorithm in \('auto', 'naive', 'flash'\), got 'fast'"):
+        CachedAttention(case.batch, case.storage, algorithm="fast")
     with pytest.raises(ValueError, match="blocks of 1 slots, got 4"):
         CachedAttention(AttentionBatch([1], [1], [0], [[0]]), case.storage)
 

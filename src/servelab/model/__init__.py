@@ -9,6 +9,7 @@ from servelab.model.network import Network
 from servelab.model.prepare import prepare_model
 from servelab.model.random import random_model, toy_model
 from servelab.model.tokenizer import ByteTokenizer, PretrainedTokenizer, Tokenizer
+from servelab.model.variant import expand_kv_heads, skip_layers
 
 __all__ = [
     "ByteTokenizer",
@@ -21,9 +22,11 @@ __all__ = [
     "Tokenizer",
     "UnsupportedModel",
     "cache_folder",
+    "expand_kv_heads",
     "list_models",
     "load_model",
     "prepare_model",
     "random_model",
+    "skip_layers",
     "toy_model",
 ]

@@ -62,7 +62,6 @@ class Model:
             source="config.json",
         )
 
-    @torch.no_grad()
     def forward(
         self,
         token_ids: Tensor | Sequence[int],
@@ -75,6 +74,20 @@ class Model:
         token_ids, positions: [T]. logits_rows: [N] the tokens whose logits are wanted, by default all T.
         Raises ValueError for a token id outside the vocabulary or a position outside the context.
         """
+        hidden = self.hidden(token_ids, positions, attention)
+        if logits_rows is not None:
+            hidden = hidden[torch.as_tensor(logits_rows, dtype=torch.int64, device=self.device)]
+        return self.project(hidden)
+
+    @torch.no_grad()
+    def hidden(
+        self, token_ids: Tensor | Sequence[int], positions: Tensor | Sequence[int], attention: Attention
+    ) -> Tensor:
+        """The hidden states [T, E] of T packed tokens after the last layer, before the final norm.
+
+        token_ids, positions: [T]. Raises ValueError for a token id outside the vocabulary or a position outside
+        the context.
+        """
         ids = integers("token_ids", token_ids, self.device)
         places = integers("positions", positions, self.device)
         if ids.dim() != 1 or not len(ids) or ids.shape != places.shape:
@@ -84,11 +97,17 @@ class Model:
             )
         check_range("token id", ids, self.config.vocab_size)
         check_range("position", places, self.config.max_context)
-        rows = None
-        if logits_rows is not None:
-            rows = torch.as_tensor(logits_rows, dtype=torch.int64, device=self.device)
-        logits: Tensor = self.network(ids, places, attention, rows)
-        return logits.float()
+        return self.network.hidden(ids, places, attention)
+
+    @torch.no_grad()
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits [N, V] in float32 of hidden states [N, E]: the final norm, then a row of the head for each token.
+
+        Most of a prefill needs none, so the rows are chosen before. Raises ValueError for another shape.
+        """
+        if hidden.dim() != 2 or hidden.shape[1] != self.config.hidden_size:
+            raise ValueError(f"expected hidden states [N, {self.config.hidden_size}], got {tuple(hidden.shape)}")
+        return self.network.logits(hidden).float()
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
         """Logits [T, V] after each token of one sequence, without a cache."""

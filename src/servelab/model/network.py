@@ -41,9 +41,9 @@ class Network(nn.Module):
             frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
-        """token_ids, positions: [T] int64. rows: the tokens whose logits are wanted. Returns [T or rows, V]."""
-        return self.logits(self.hidden(token_ids, positions, attention), rows)
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """token_ids, positions: [T] int64. Returns logits [T, V]."""
+        return self.logits(self.hidden(token_ids, positions, attention))
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """The hidden states after the last layer, before the final norm: [T, E]."""
@@ -53,10 +53,8 @@ class Network(nn.Module):
             x = layer(x, cos, sin, attention)
         return x
 
-    def logits(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Final norm and projection to the vocabulary, of the chosen rows only: most of a prefill needs none."""
-        if rows is not None:
-            x = x.index_select(0, rows)
+    def logits(self, x: Tensor) -> Tensor:
+        """Final norm and projection to the vocabulary: [N, E] -> [N, V]."""
         logits: Tensor = self.head(self.norm(x))
         return logits
 

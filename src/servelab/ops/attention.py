@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from servelab.ops.batch import AttentionBatch, KVView
+from servelab.ops.read import attend_sequence, plan_reads
+from servelab.ops.stored import stored_layer
 
-# Decodes are computed together while padding to the longest costs less than this share of it, or this many tokens.
-PADDING_SHARE = 0.25
-PADDING_TOKENS = 64
+ALGORITHMS = ("auto", "naive", "flash")
 
 
 class Attention(Protocol):
@@ -58,11 +57,18 @@ class CachedAttention:
 
     Any mix of prefills, chunks with earlier context, and decodes. What lies in a slot that no sequence of the
     batch uses, be it NaN, never reaches the result. A contiguous range is read as a view; blocks are gathered.
+    What is read is what is stored, rounded to the cache's format, also of the tokens that were just written.
 
-    Raises ValueError when the storage's block size is not the batch's, or a slot lies outside the storage.
+    algorithm: "naive" computes each sequence's whole matrix of scores; "flash" goes through it tile by tile with
+    an online softmax (Dao et al. 2022) and never holds it; "auto" is the fastest, which is "flash".
+
+    Raises ValueError when the storage's block size is not the batch's, a slot lies outside the storage, or the
+    algorithm is none of these.
     """
 
-    def __init__(self, batch: AttentionBatch, storage: KVView) -> None:
+    def __init__(self, batch: AttentionBatch, storage: KVView, algorithm: str = "auto") -> None:
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"expected algorithm in {ALGORITHMS}, got {algorithm!r}")
         keys = storage.keys(0)
         if keys.shape[1] != batch.block_size:
             raise ValueError(f"expected storage with blocks of {batch.block_size} slots, got {keys.shape[1]}")
@@ -73,139 +79,23 @@ class CachedAttention:
         skipped = min(batch.slot_mapping) < 0
         self.written_rows = (slots >= 0).nonzero().flatten() if skipped else None
         self.written_slots = slots[slots >= 0] if skipped else slots
-        self.reads = plan_reads(batch, keys.device)
+        self.reads = plan_reads(batch, keys.device, naive=algorithm == "naive")
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attention`. Raises ValueError where the shapes do not fit."""
         check_heads(q, k, v)
         if q.shape[0] != self.num_tokens:
             raise ValueError(f"expected the {self.num_tokens} query tokens of the batch, got {q.shape[0]}")
-        keys = self.storage.keys(layer).flatten(0, 1)  # [P * block_size, G, D], a view
-        values = self.storage.values(layer).flatten(0, 1)
+        stored = stored_layer(self.storage, layer)
         if self.written_rows is not None:
             k, v = k.index_select(0, self.written_rows), v.index_select(0, self.written_rows)
-        keys.index_copy_(0, self.written_slots, k.to(keys.dtype))
-        values.index_copy_(0, self.written_slots, v.to(values.dtype))
+        stored.write(self.written_slots, k, v)
         if len(self.reads) == 1:
-            return self.reads[0](q, keys, values)
+            return self.reads[0](q, stored)
         out = torch.empty_like(q)
         for read in self.reads:
-            out[read.rows] = read(q[read.rows], keys, values)
+            out[read.rows] = read(q[read.rows], stored)
         return out
-
-
-class SequenceRead:
-    """A sequence that is computed alone: a prefill, a chunk, or a decode in a contiguous range.
-
-    rows: its rows of the batch. slots: a range of slots (read as a view) or [S] indices (gathered).
-    """
-
-    def __init__(self, rows: slice, slots: slice | Tensor, context_length: int, device: torch.device) -> None:
-        self.rows = rows
-        self.slots = slots
-        query_length = rows.stop - rows.start
-        self.mask = None
-        if 1 < query_length < context_length:
-            # Row i is token context - query + i of the sequence: the triangle is aligned to the end.
-            shape = (query_length, context_length)
-            self.mask = torch.ones(shape, dtype=torch.bool, device=device).tril(context_length - query_length)
-
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        if isinstance(self.slots, slice):
-            k, v = keys[self.slots], values[self.slots]
-        else:
-            k, v = keys.index_select(0, self.slots), values.index_select(0, self.slots)
-        return attend_sequence(q, k.to(q.dtype), v.to(q.dtype), self.mask)
-
-
-class DecodeRead:
-    """Decodes that are computed together, padded to the longest.
-
-    rows: [B] their rows of the batch. A padded position reads its own sequence's first slot, which is always
-    written: its weight is exactly 0, and 0 times a number is 0, where 0 times NaN would not be.
-    """
-
-    def __init__(self, rows: Sequence[int], slots: Sequence[Tensor], device: torch.device) -> None:
-        lengths = [len(row) for row in slots]
-        self.longest = max(lengths)
-        self.rows = torch.tensor(rows, device=device)
-        padded = torch.stack([torch.cat((row, row[:1].expand(self.longest - len(row)))) for row in slots])
-        self.slots = padded.flatten().to(device)
-        # One buffer for all layers: a fresh one for each costs more, in page faults, than the gather itself.
-        self.gathered: Tensor | None = None
-        self.mask = None
-        if min(lengths) < self.longest:
-            unused = torch.arange(self.longest)[None] >= torch.tensor(lengths)[:, None]
-            self.mask = torch.zeros(unused.shape).masked_fill(unused, float("-inf"))[:, None, None].to(device)
-
-    def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        B, H, D = q.shape
-        G = keys.shape[1]
-        if self.gathered is None:
-            self.gathered = keys.new_empty(2, len(self.slots), G, D)
-        torch.index_select(keys, 0, self.slots, out=self.gathered[0])
-        torch.index_select(values, 0, self.slots, out=self.gathered[1])
-        k, v = self.gathered.view(2, B, self.longest, G, D).transpose(2, 3).to(q.dtype)
-        mask = None if self.mask is None else self.mask.to(q.dtype)
-        # The H / G query heads that share a KV head stand as rows: [B, G, H / G, D] against [B, G, S, D].
-        out = F.scaled_dot_product_attention(q.reshape(B, G, H // G, D), k, v, attn_mask=mask)
-        return out.reshape(B, H, D)
-
-
-def plan_reads(batch: AttentionBatch, device: torch.device) -> list[SequenceRead | DecodeRead]:
-    """Decide who is computed alone and which decodes are computed together."""
-    reads: list[SequenceRead | DecodeRead] = []
-    decodes: list[tuple[int, Tensor]] = []
-    offsets = torch.arange(batch.block_size)
-    stop = 0
-    for index, (query_length, context_length) in enumerate(
-        zip(batch.query_lengths, batch.context_lengths, strict=True)
-    ):
-        start, stop = stop, stop + query_length
-        if batch.starts is not None:
-            first = batch.starts[index]
-            view = slice(first, first + context_length)
-            reads.append(SequenceRead(slice(start, stop), view, context_length, device))
-            continue
-        assert batch.block_tables is not None
-        table = torch.tensor(batch.block_tables[index], dtype=torch.int64)
-        slots = (table[:, None] * batch.block_size + offsets).flatten()[:context_length]
-        if query_length == 1:
-            decodes.append((start, slots))
-        else:
-            reads.append(SequenceRead(slice(start, stop), slots.to(device), context_length, device))
-    for group in group_by_length(decodes):
-        reads.append(DecodeRead([row for row, _ in group], [slots for _, slots in group], device))
-    return reads
-
-
-def group_by_length(decodes: Sequence[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
-    """Split decodes into groups of similar length; each group keeps the order of the batch."""
-    groups: list[list[tuple[int, Tensor]]] = []
-    for row, slots in sorted(decodes, key=lambda decode: -len(decode[1])):
-        longest = len(groups[-1][0][1]) if groups else 0
-        if groups and longest - len(slots) <= max(PADDING_TOKENS, PADDING_SHARE * longest):
-            groups[-1].append((row, slots))
-        else:
-            groups.append([(row, slots)])
-    return [sorted(group, key=lambda decode: decode[0]) for group in groups]
-
-
-def attend_sequence(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of one sequence: q [Lq, H, D] to k and v [S, G, D]. Returns [Lq, H, D].
-
-    mask: [Lq, S] True where a query may look; None is causal when Lq = S, and everything when Lq = 1.
-    """
-    Lq, H, D = q.shape
-    S, G, _ = k.shape
-    if Lq == 1:  # the query heads that share a KV head stand as rows, so that K and V are read once
-        q = q.reshape(1, G, H // G, D)
-        return F.scaled_dot_product_attention(q, k.transpose(0, 1)[None], v.transpose(0, 1)[None]).reshape(1, H, D)
-    q = q.reshape(Lq, G, H // G, D).permute(1, 2, 0, 3)  # [G, H / G, Lq, D]
-    k = k.transpose(0, 1)[:, None].expand(G, H // G, S, D)  # stride 0 over the query heads that share it
-    v = v.transpose(0, 1)[:, None].expand(G, H // G, S, D)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-    return out.permute(2, 0, 1, 3).reshape(Lq, H, D)
 
 
 def check_slots(batch: AttentionBatch, num_slots: int) -> None:

@@ -8,11 +8,22 @@ from torch import Tensor
 
 
 class KVView(Protocol):
-    """A KV cache as attention sees it: for each layer keys and values, each [P, block_size, G, D]."""
+    """A KV cache as attention sees it: for each layer keys and values, each [P, block_size, G, D].
+
+    format: "auto" stores numbers as they are, and has no scales. "int8" has one scale a slot and head,
+    [P, block_size, G] float16; "fp8_e4m3" and "fp8_e5m2" (stored as uint8) one a head, [G] float32.
+    """
+
+    @property
+    def format(self) -> str: ...
 
     def keys(self, layer: int) -> Tensor: ...
 
     def values(self, layer: int) -> Tensor: ...
+
+    def key_scales(self, layer: int) -> Tensor | None: ...
+
+    def value_scales(self, layer: int) -> Tensor | None: ...
 
 
 @dataclass(frozen=True, slots=True)

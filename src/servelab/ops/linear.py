@@ -21,11 +21,17 @@ class Linear(nn.Linear):
 
         With few tokens a CPU spends much of a product on that layout: all layers of SmolLM2 took 83 ms plain and
         58 ms packed with 4 tokens, 119 and 85 ms with 16 (float32, one thread of an x86 server with AVX2,
-        November 2026). `weight.to_dense()` gives the plain weight back.
+        November 2026). `dense_weight()` gives the plain weight back.
         """
         if can_pack(self.weight):
             packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), None)
             self.weight = nn.Parameter(packed, requires_grad=False)
+
+    def dense_weight(self) -> Tensor:
+        """The weight [out, in] as it was before `pack`: a copy where it is packed, for whoever reads weights."""
+        weight = self.weight.detach()
+        dense: Tensor = weight.to_dense() if weight.is_mkldnn else weight
+        return dense
 
 
 def can_pack(weight: Tensor) -> bool:
