@@ -20,10 +20,10 @@ def _area(frame, style):
 def test_the_hand_example_side_by_side(holes_contiguous, holes_paged):
     frame = memory_map_frame(holes_contiguous, 6, holes_paged)
     contiguous, paged = frame.data["pools"]
-    assert contiguous["counts"] == {"used": 9, "reserved": 0, "internal": 0, "external": 19, "free": 0}
+    assert contiguous["counts"] == {"used": 9, "reserved": 0, "internal": 0, "cached": 0, "external": 19, "free": 0}
     assert contiguous["waiting"] == ["E"]
     assert contiguous["refused"] == ["wait", 4, "no_memory", 9, 19, 7]
-    assert paged["counts"] == {"used": 18, "reserved": 0, "internal": 6, "external": 0, "free": 4}
+    assert paged["counts"] == {"used": 18, "reserved": 0, "internal": 6, "cached": 0, "external": 0, "free": 4}
     assert paged["running"] == ["B", "D", "E"]
     assert "E waits: needs 9 slots in a row; 19 free, longest run 7" in frame.caption
     assert "E admitted" in frame.caption

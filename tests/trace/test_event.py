@@ -4,19 +4,28 @@ import json
 
 import pytest
 
-from servelab.trace.event import EVENT_KINDS, Admit, Emit, Finish, Schedule, Wait, event_from_json
+import servelab.trace
+from servelab.trace import Admit, Cache, Copy, Draft, Emit, Evict, Finish, Fork, Hit, Schedule, Traffic, Verify, Wait
+from servelab.trace.event import EVENT_KINDS, event_from_json
 
 
 @pytest.mark.parametrize(
     "event",
-    [Admit(3), Wait(1, "no_memory", 9, 19, 7), Schedule(((0, 7), (1, 1))), Emit(()), Finish(2, "length")],
+    [
+        *[Admit(3), Wait(1, "no_memory", 9, 19, 7), Schedule(((0, 7), (1, 1))), Emit(()), Finish(2, "length")],
+        *[Hit(0, 1, 5), Cache(0, 1, 5), Evict(5), Fork(1, 0), Copy(1, 0, 5, 6), Traffic(10, 20, 30)],
+        *[Draft(0, (7, 8), (0.5, 1.0)), Draft(0, (), ()), Verify(0, (7, 8), (0.25, 0.0), (0.1, 0.75), 1)],
+    ],
 )
 def test_an_event_survives_json(event):
     assert event_from_json(json.loads(json.dumps(event.to_json()))) == event
 
 
 def test_every_kind_has_its_own_name():
-    assert len(EVENT_KINDS) == 11
+    exported = {getattr(servelab.trace, name) for name in servelab.trace.__all__}
+    assert set(EVENT_KINDS.values()) == {
+        item for item in exported if hasattr(item, "kind") and hasattr(item, "to_json")
+    }
     assert all(event_type.kind == kind for kind, event_type in EVENT_KINDS.items())
 
 

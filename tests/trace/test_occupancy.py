@@ -9,13 +9,19 @@ from servelab.sampling import SamplingParams
 from servelab.trace import (
     Admit,
     Allocate,
+    Cache,
+    Copy,
     Finish,
+    Fork,
     Free,
+    Hit,
     Preempt,
     Release,
+    RequestRecord,
     Schedule,
     Slot,
     StepRecord,
+    Verify,
     Waste,
     occupancy,
     waste,
@@ -26,9 +32,9 @@ HAND = [*PLACED, ("free", "A"), ("free", "C"), ("place", "E", 9)]
 
 
 def picture(trace, step, moment="computed"):
-    """One letter a slot: the owner's where it is used; r reserved, i internal, . free, x external."""
+    """One letter a slot: the owner's where it is used; r reserved, i internal, c cached, . free, x external."""
     names = [request.request_id for request in trace.requests]
-    marks = {"reserved": "r", "internal": "i", "free": ".", "external": "x"}
+    marks = {"reserved": "r", "internal": "i", "cached": "c", "free": ".", "external": "x"}
     return "".join(marks.get(slot.kind) or names[slot.request] for slot in occupancy(trace, step, moment))
 
 
@@ -103,17 +109,12 @@ def test_holes_that_closed_at_the_end_of_the_step_are_not_external(toy_model):
         EngineConfig(kv_cache="contiguous", reserve="max", max_model_len=20, block_size=1, num_blocks=40),
     ],
 )
-@pytest.mark.parametrize("moment", ["scheduled", "computed", "end"])
-def test_waste_counts_what_occupancy_lists(toy_model, config, moment):
+def test_waste_counts_what_occupancy_lists(toy_model, config):
     """On real runs, with preemptions in the first: the two ways of counting agree, and nothing is counted twice."""
     engine = Engine(toy_model, config)
     prompts = [[5] * length for length in (3, 9, 1, 7, 4, 8)]
     engine.generate(prompts, [SamplingParams(max_tokens=m, ignore_eos=True) for m in (9, 4, 12, 1, 7, 5)])
-    trace = engine.trace
-    counts = Counter(slot.kind for step in range(len(trace.steps)) for slot in occupancy(trace, step, moment))
-    total = waste(trace, moment)
-    assert {kind: getattr(total, kind) for kind in counts} == counts
-    assert total.total == trace.num_slots * len(trace.steps)
+    check_waste(engine.trace)
 
 
 def test_fractions_add_up_to_one():
@@ -154,8 +155,45 @@ def test_what_was_stored_before_a_preemption_is_not_counted_again():
     assert waste(trace) == Waste(used=5, reserved=0, internal=3, free=16, external=0)
 
 
-def test_a_slot_that_two_requests_share_is_used_when_one_of_them_uses_it():
-    """B has A's block in its table too, and has computed nothing yet."""
-    trace = allocation_trace([("place", "A", 2), ("place", "B", 1)], num_slots=8, block_size=4)
-    trace.steps[1].events[-2:] = [Allocate(1, 0, 0), Schedule(((1, 1),))]
-    assert picture(trace, 1, "scheduled") == "AAii...."
+def test_a_shared_slot_is_what_it_is_to_the_one_that_uses_it_most():
+    """A stores 5 tokens in blocks of 4 and is forked; then A stores one more, and B, which has its own copy, two."""
+    trace = allocation_trace([("place", "A", 5)], num_slots=16, block_size=4)
+    trace.requests.append(RequestRecord("B", [1] * 5, 2, [6, 6]))
+    trace.steps[0].events.append(Fork(1, 0))
+    trace.steps += [StepRecord([Copy(1, 1, 1, 2), Schedule(((0, 1), (1, 1)))]), StepRecord([Schedule(((1, 1),))])]
+    assert picture(trace, 0, "computed") == "AAAAArri........"
+    assert picture(trace, 1, "scheduled") == "AAAAAriiBrri...."
+    assert picture(trace, 2) == "AAAAAAiiBBBi...."
+    check_waste(trace)
+    trace.steps.append(StepRecord([Free(0, 1), Free(0, 0), Finish(0, "stop")]))
+    assert picture(trace, 3, "end") == "BBBB....BBBi...."
+
+
+def test_a_block_without_an_owner_that_can_be_found_is_cached():
+    trace = allocation_trace([("place", "A", 5), ("free", "A"), ("place", "B", 5)], num_slots=16, block_size=4)
+    trace.requests[1].token_texts = [f"B{number}" for number in range(1, 6)]
+    trace.steps[0].events.append(Cache(0, 0, 0))
+    trace.steps[2].events[2:] = [Hit(1, 0, 0), Allocate(1, 1, 2), Schedule(((1, 1),))]
+    assert picture(trace, 1, "end") == "cccc............"
+    assert occupancy(trace, 1, "end")[2] == Slot("cached", request=0, position=2)
+    assert picture(trace, 2, "scheduled") == "BBBB....riii...."
+    assert waste(trace, "end") == Waste(used=10, reserved=0, internal=6, cached=4, free=28, external=0)
+    check_waste(trace)
+
+
+def test_a_rejected_draft_leaves_its_slots_to_what_comes():
+    """Of 4 draft tokens 1 is kept; the last slots are written again later, or never."""
+    trace = allocation_trace([("place", "A", 3)], num_slots=12, block_size=4)
+    verify = Verify(0, (5,) * 4, (1.0, 0.0, 0.0, 0.0), (0.0,) * 4, 1)
+    trace.steps += [StepRecord([Allocate(0, 1, 1), Schedule(((0, 5),)), verify]), StepRecord([Schedule(((0, 1),))])]
+    assert picture(trace, 1, "scheduled") == "AAArrrii...."
+    assert picture(trace, 1) == "AAAAArii...."
+    check_waste(trace)
+
+
+def check_waste(trace):
+    for moment in ("scheduled", "computed", "end"):
+        counts = Counter(slot.kind for step in range(len(trace.steps)) for slot in occupancy(trace, step, moment))
+        total = waste(trace, moment)
+        assert {kind: getattr(total, kind) for kind in counts} == counts
+        assert total.total == trace.num_slots * len(trace.steps)

@@ -43,9 +43,9 @@ def test_a_cut_off_file_is_named(trace, tmp_path):
     ("change", "message"),
     [
         ({"format": "other"}, "expected JSON with format 'servelab-trace'"),
-        ({"version": 99}, "expected a trace of version 1, got version 99"),
-        ({"surprise": 1}, "expected the fields of a version 1 trace, got: .*surprise"),
-        ({"requests": [{"who": 1}]}, "expected the fields of a version 1 trace, got: .*who"),
+        ({"version": 99}, r"expected a trace of a version in \(1, 2\), got version 99"),
+        ({"surprise": 1}, "expected the fields of a version 2 trace, got: .*surprise"),
+        ({"requests": [{"who": 1}]}, "expected the fields of a version 2 trace, got: .*who"),
     ],
 )
 def test_another_file_is_refused(trace, tmp_path, change, message):
@@ -53,6 +53,13 @@ def test_another_file_is_refused(trace, tmp_path, change, message):
     path.write_text(json.dumps(trace.to_json() | change))
     with pytest.raises(ValueError, match=message):
         Trace.load(path)
+
+
+def test_a_trace_of_the_first_version_can_still_be_read(trace, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace.to_json() | {"version": 1}))
+    assert Trace.load(path) == trace
+    assert trace.to_json()["version"] == 2
 
 
 def test_requests_are_found_by_id_and_the_latest_wins(trace):

@@ -12,7 +12,7 @@ from servelab.translation import _
 MARGIN, GUTTER = 16, 28
 MAP_HEIGHT = 300
 STACK_BELOW = 720
-KINDS = ("used", "reserved", "internal", "external", "free")
+KINDS = ("used", "reserved", "internal", "cached", "external", "free")
 
 
 def memory_map_frame(
@@ -57,6 +57,8 @@ def memory_map_frame(
         ("external", _("external waste: free, but in holes too small")),
         ("free", _("free")),
     ]
+    if any(pane.counts["cached"] for pane in panes):
+        frame.legend.insert(3, ("cached", _("cached: free, and a prompt that begins alike can take it over")))
     frame.caption = _("Step {step}.").format(step=step + 1) + " " + " ".join(pane.story() for pane in panes)
     frame.sentence = (
         _("Paging hands out small blocks as tokens arrive, so nothing is reserved ahead and no hole is too small.")
@@ -147,6 +149,11 @@ class _Pane:
             "{name}: of {total} slots {used} are used, {reserved} reserved, {internal} internal waste, "
             "{external} external waste, {free} free; {queue}."
         )
+        if self.counts["cached"]:
+            message = _(
+                "{name}: of {total} slots {used} are used, {reserved} reserved, {internal} internal waste, "
+                "{cached} cached, {external} external waste, {free} free; {queue}."
+            )
         return message.format(name=self.name, total=len(self.slots), queue=self.queue(), **self.counts)
 
 
@@ -262,7 +269,7 @@ def _draw_token(frame: Frame, pane: _Pane, position: int, box: tuple[float, floa
         return
     record = pane.trace.requests[slot.request]
     text = record.token_texts[slot.position] if slot.position < len(record.token_texts) else ""
-    text = token_label(text) if slot.kind == "used" else request_label(record.request_id)
+    text = token_label(text) if slot.kind in ("used", "cached") else request_label(record.request_id)
     x, y, w, h = box
     if shown := fit(text, w - 3, 12):
         frame.text(x + w / 2, y + h / 2, shown, slot.kind, size=12, align="center")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from servelab.trace.event import Allocate, Event, Free, Release, Reserve
+from servelab.trace.event import Draft, Event, Release, Reserve, Verify
 
 if TYPE_CHECKING:
     from servelab.trace.record import RequestRecord, Trace
@@ -36,7 +36,7 @@ def check_trace(trace: Trace) -> None:
     try:
         for _state in trace.states("end"):
             replayed += 1
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, KeyError) as error:
         place = f"in or after step {max(0, replayed - 1)}"
         raise ValueError(f"expected events that follow from the ones before them, got {place}: {error}") from None
 
@@ -53,22 +53,46 @@ def _check_request(place: str, request: RequestRecord) -> None:
 
 def _check_event(trace: Trace, place: str, event: Event) -> None:
     for field in fields(event):
-        value = getattr(event, field.name)
-        if field.name == "rows":
-            _check_rows(trace, place, value)
-        elif field.name == "reason":
-            _check_text(f"{place}: reason", value)
-        elif field.name == "request":
-            _check_int(f"{place}: request", value, high=len(trace.requests) - 1)
-        else:
-            _check_int(f"{place}: {field.name}", value)
+        name, value = f"{place}: {field.name}", getattr(event, field.name)
+        match field.name:
+            case "rows":
+                _check_rows(trace, place, value)
+            case "reason":
+                _check_text(name, value)
+            case "request" | "parent":
+                _check_int(name, value, high=len(trace.requests) - 1)
+            case "block" | "source":
+                _check_int(name, value, high=trace.num_blocks - 1)
+            case "token_ids" | "p" | "q" | "u":
+                _check_numbers(name, value, whole=field.name == "token_ids")
+            case _:
+                _check_int(name, value)
     match event:
-        case Allocate(_, _, block) | Free(_, block):
-            _check_int(f"{place}: block", block, high=trace.num_blocks - 1)
         case Reserve(_, start, num_slots) | Release(_, start, num_slots):
             _check_int(f"{place}: the end of the slots", start + num_slots, high=trace.num_slots)
+        case Draft(_, token_ids, q):
+            _check_same_length(place, token_ids, q)
+        case Verify(_, token_ids, p, u, num_accepted):
+            _check_same_length(place, token_ids, p, u)
+            _check_int(f"{place}: num_accepted", num_accepted, high=len(token_ids))
         case _:
             pass
+
+
+def _check_numbers(name: str, values: Any, whole: bool) -> None:
+    """Token ids (whole), or probabilities."""
+    if type(values) is not tuple:
+        raise ValueError(f"expected {name} to be a list, got {values!r:.60}")
+    for value in values:
+        if whole:
+            _check_int(name, value)
+        elif type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(f"expected {name} in 0..1, got {value!r:.60}")
+
+
+def _check_same_length(place: str, *lists: tuple[float, ...]) -> None:
+    if len({len(values) for values in lists}) != 1:
+        raise ValueError(f"expected one value for each draft token in {place}, got {[len(v) for v in lists]}")
 
 
 def _check_rows(trace: Trace, place: str, rows: Any) -> None:

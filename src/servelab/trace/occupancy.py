@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from servelab.costs import holes
-from servelab.trace.event import Finish, Preempt, Schedule, Wait
+from servelab.trace.event import Finish, Fork, Hit, Preempt, Schedule, Verify, Wait
 from servelab.trace.record import Trace
 from servelab.trace.replay import RequestState, State
 
-KINDS = ("used", "reserved", "internal", "free", "external")
+KINDS = ("used", "reserved", "internal", "cached", "free", "external")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,12 @@ class Slot:
     """One slot of the pool.
 
     kind: "used" holds the K and V of a token; "reserved" will, before its owner gives it back; "internal" belongs
-    to a request that never uses it (the end of its last block, or reserved beyond its final length); "free" has no
-    owner; "external" is free too, but in a hole too small for the request that was refused in this step, although
-    all free slots together would do.
-    request, position: the owner (index into ``Trace.requests``) and which of its tokens lies here or would; None
-    when nobody owns the slot.
+    to a request that never uses it (the end of its last block, or reserved beyond its final length); "cached" has no
+    owner, and the prefix cache can still find the token in it; "free" has no owner; "external" is free too, but in a
+    hole too small for the request that was refused in this step, although all free slots together would do.
+    Where several requests share a block, a slot is what it is to the one that uses it most.
+    request, position: the owner (index into ``Trace.requests``) and which of its tokens lies here or would; of a
+    cached slot, whose token it is; None of a free one.
     """
 
     kind: str
@@ -35,13 +36,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Slot-steps of each kind, summed over the steps of a trace. Their sum is slots x steps."""
+    """Slot-steps of each kind, summed over the steps of a trace: slots x steps in all, as a shared slot counts once."""
 
     used: int = 0
     reserved: int = 0
     internal: int = 0
     free: int = 0
     external: int = 0
+    cached: int = 0
 
     @property
     def total(self) -> int:
@@ -70,12 +72,15 @@ def occupancy(trace: Trace, step: int, moment: str = "computed") -> list[Slot]:
     finals = _final_lengths(trace)
     free = Slot("external" if _is_scattered(trace, state, step) else "free")
     slots = [free] * trace.num_slots
+    for block in state.cached:
+        request, index = state.findable[block]
+        for offset in range(trace.block_size):
+            slots[block * trace.block_size + offset] = Slot("cached", request, index * trace.block_size + offset)
     for request, request_state in enumerate(state.requests):
         final = finals.at(request, step, moment)
         for position, slot in enumerate(_owned_slots(trace, request_state)):
             kind = _kind(position, request_state.num_computed_tokens, final)
-            # A slot that several requests share is used as soon as one of them uses it.
-            if slots[slot].kind != "used":
+            if KINDS.index(kind) < KINDS.index(slots[slot].kind):
                 slots[slot] = Slot(kind, request, position)
     return slots
 
@@ -88,18 +93,17 @@ def waste(trace: Trace, moment: str = "computed") -> Waste:
     finals = _final_lengths(trace)
     total = dict.fromkeys(KINDS, 0)
     for step, state in enumerate(trace.states(moment)):
-        num_free = trace.num_slots
-        for request, request_state in enumerate(state.requests):
-            owned = _num_owned(trace, request_state)
-            if owned == 0:
-                continue
-            used = request_state.num_computed_tokens
-            needed = min(owned, finals.at(request, step, moment))
-            total["used"] += used
-            total["reserved"] += needed - used
-            total["internal"] += owned - needed
-            num_free -= owned
-        total["external" if _is_scattered(trace, state, step) else "free"] += num_free
+        used = needed = owned = 0
+        for extent in _extents(trace, state, [finals.at(r, step, moment) for r in range(len(state.requests))]):
+            used += extent[0]
+            needed += extent[1]
+            owned += extent[2]
+        cached = len(state.cached) * trace.block_size
+        total["used"] += used
+        total["reserved"] += needed - used
+        total["internal"] += owned - needed
+        total["cached"] += cached
+        total["external" if _is_scattered(trace, state, step) else "free"] += trace.num_slots - owned - cached
     return Waste(**total)
 
 
@@ -109,8 +113,25 @@ def _kind(position: int, num_computed_tokens: int, final_length: int) -> str:
     return "reserved" if position < final_length else "internal"
 
 
-def _num_owned(trace: Trace, state: RequestState) -> int:
-    return state.reservation[1] if state.reservation else len(state.block_table) * trace.block_size
+def _extents(trace: Trace, state: State, finals: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Slots that are used, that are used or will be, and that are owned, of one owner or one shared block at a time."""
+    size = trace.block_size
+    shared = {block for block, count in state.reference_counts.items() if count > 1}
+    extents: dict[int, list[int]] = {}
+    for request, final in zip(state.requests, finals, strict=True):
+        owned = request.reservation[1] if request.reservation else len(request.block_table) * size
+        used = request.num_computed_tokens if owned else 0
+        needed = min(owned, final)
+        elsewhere = [0, 0, 0]
+        for index, block in enumerate(request.block_table if shared else ()):
+            if block in shared:
+                # Every owner uses the first so many slots of a block: the one that uses most says what they are.
+                own = [min(max(count - index * size, 0), size) for count in (used, needed)]
+                extents[block] = [max(pair) for pair in zip(own, extents.get(block, own), strict=True)]
+                elsewhere = [sum(pair) for pair in zip(elsewhere, (*own, size), strict=True)]
+        yield used - elsewhere[0], needed - elsewhere[1], owned - elsewhere[2]
+    for used, needed in extents.values():
+        yield used, needed, size
 
 
 def _owned_slots(trace: Trace, state: RequestState) -> Iterator[int]:
@@ -162,6 +183,12 @@ def _final_lengths(trace: Trace) -> _FinalLengths:
                 case Schedule(rows):
                     for request, num_tokens in rows:
                         lengths.stored[request] += num_tokens
+                case Hit(request):
+                    lengths.stored[request] += trace.block_size
+                case Verify(request, token_ids, _, _, num_accepted):
+                    lengths.stored[request] -= len(token_ids) - num_accepted
+                case Fork(request, parent):
+                    lengths.stored[request] = lengths.stored[parent]
                 case Preempt(request):
                     lengths.depart(request, step, lengths.EARLY)
                 case Finish(request, reason):

@@ -12,7 +12,8 @@ from servelab.trace.form import check_trace
 from servelab.trace.replay import Replay, State
 
 FORMAT = "servelab-trace"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # version 2 added events and took none away
 
 
 @dataclass(slots=True)
@@ -83,13 +84,20 @@ class Trace:
         after the rows wrote their keys and values and before finished requests leave, "end" is after they left.
         Raises ValueError when there is no such step or moment.
         """
-        if self._replay is None:
-            self._replay = Replay(self)
-        return self._replay.state_at(step, moment)
+        return self._replayed().state_at(step, moment)
+
+    def state_before(self, step: int, event: int) -> State:
+        """Return what was decided upon when event number `event` (0-based) of `step` came about."""
+        return self._replayed().state_before(step, event)
 
     def states(self, moment: str = "computed") -> Iterator[State]:
         """The state at `moment` of every step in turn. The same object each time: read it, do not keep it."""
         return Replay(self).states(moment)
+
+    def _replayed(self) -> Replay:
+        if self._replay is None:
+            self._replay = Replay(self)
+        return self._replay
 
     def index_of(self, request_id: str) -> int:
         """The index of a request in `requests`, the latest one where an id was used again.
@@ -138,8 +146,8 @@ class Trace:
         """Rebuild a trace from `to_json`. Raises ValueError that names what was expected and what came."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"expected JSON with format {FORMAT!r}, got {str(data)[:60]!r}")
-        if data.get("version") != VERSION:
-            raise ValueError(f"expected a trace of version {VERSION}, got version {data.get('version')!r}")
+        if data.get("version") not in READABLE:
+            raise ValueError(f"expected a trace of a version in {READABLE}, got version {data.get('version')!r}")
         header = {key: value for key, value in data.items() if key not in ("format", "version", "requests", "steps")}
         try:
             if "_replay" in header:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servelab.costs import holes
-from servelab.figures import free_blocks
 from servelab.figures.frame import request_label
-from servelab.trace import Admit, Allocate, Free, Preempt, Release, Reserve, Schedule, State, Trace, Wait
+from servelab.trace import Admit, Allocate, Copy, Hit, Reserve, State, Trace, Wait
 from servelab.translation import _
 
 
@@ -44,21 +43,14 @@ def block_steps(trace: Trace, request: int) -> list[int]:
 
     Those that store several tokens, the first output token, the token that fills a block, and the one after it.
     """
-    steps, stored, is_first_decode = [], 0, True
-    for step, record in enumerate(trace.steps):
-        for event in record.events:
-            if isinstance(event, Preempt) and event.request == request:
-                stored, is_first_decode = 0, True
-            rows = event.rows if isinstance(event, Schedule) else ()
-            for row_request, num_tokens in rows:
-                if row_request != request:
-                    continue
-                last = stored + num_tokens - 1
-                stored += num_tokens
-                at_boundary = last % trace.block_size in (0, trace.block_size - 1)
-                if num_tokens > 1 or at_boundary or is_first_decode:
-                    steps.append(step)
-                is_first_decode = is_first_decode and num_tokens > 1
+    steps, is_first_decode = [], True
+    for step, state in enumerate(trace.states()):
+        own = state.requests[request]
+        if own.num_scheduled_tokens:
+            at_boundary = (own.num_computed_tokens - 1) % trace.block_size in (0, trace.block_size - 1)
+            if own.num_scheduled_tokens > 1 or at_boundary or is_first_decode:
+                steps.append(step)
+            is_first_decode = own.num_scheduled_tokens > 1
     return steps
 
 
@@ -79,7 +71,7 @@ def block_decision(trace: Trace, request: int, step: int) -> Decision:
         prompt = _("{request}'s token {last} is next. Which physical block takes it? Point at the block.")
     else:
         prompt = _("{request}'s tokens {first} to {last} are next. Which physical block takes token {last}?")
-    is_new = any(isinstance(event, Allocate) and event.block == block for event in trace.steps[step].events)
+    is_new = any(isinstance(event, Allocate | Copy) and event.block == block for event in trace.steps[step].events)
     values = {"request": name, "first": last + 2 - count, "last": last + 1, "size": size, "block": block}
     values |= {"slot": slot, "before": last, "full": last // size, "rest": last % size}
     if count > 1:
@@ -254,24 +246,15 @@ def _admitted(trace: Trace, step: int, position: int, request: int) -> Admission
     """An admission, with what was free just before it."""
     events = trace.steps[step].events
     paged = trace.kv_cache == "paged"
-    state = trace.state_at(step - 1, "end") if step else None
-    taken = {item.reservation for item in state.requests if item.reservation} if state else set()
-    num_free = len(free_blocks(trace, step - 1, "end"))
-    for event in events[:position]:
-        match event:
-            case Allocate():
-                num_free -= 1
-            case Free():
-                num_free += 1
-            case Reserve(_, start, num_slots):
-                taken.add((start, num_slots))
-            case Release(_, start, num_slots):
-                taken.discard((start, num_slots))
+    state = trace.state_before(step, position)
     own = [event for event in events[position:] if getattr(event, "request", None) == request]
     name = request_label(trace.requests[request].request_id)
     if paged:
-        needed = sum(isinstance(event, Allocate) for event in own)
-        return Admission(request, name, True, needed, num_free, num_free, paged)
+        # A block of the prefix cache that nobody owns is taken out of the free ones too.
+        hits = sum(isinstance(event, Hit) and event.block in state.free for event in own)
+        needed = sum(isinstance(event, Allocate) for event in own) + hits
+        return Admission(request, name, True, needed, len(state.free), len(state.free), paged)
+    taken = {item.reservation for item in state.requests if item.reservation}
     runs = [length for _start, length in holes(trace.num_blocks, sorted(taken))]
     needed = next((event.num_slots for event in own if isinstance(event, Reserve)), 0)
     return Admission(request, name, True, needed, sum(runs), max(runs, default=0), paged)
