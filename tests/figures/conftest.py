@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hand_trace import hand_trace, holes_contiguous, holes_paged, large_trace
+from hand_trace import hand_trace, holes_contiguous, holes_paged, large_trace, shared_trace
 
-__all__ = ["hand_trace", "holes_contiguous", "holes_paged", "large_trace"]
+__all__ = ["hand_trace", "holes_contiguous", "holes_paged", "large_trace", "shared_trace"]

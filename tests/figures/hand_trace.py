@@ -5,6 +5,23 @@ import random
 import pytest
 
 from servelab.engine import allocation_trace
+from servelab.trace import (
+    Admit,
+    Allocate,
+    Arrive,
+    Cache,
+    Copy,
+    Emit,
+    Evict,
+    Finish,
+    Fork,
+    Free,
+    Hit,
+    RequestRecord,
+    Schedule,
+    StepRecord,
+    Trace,
+)
 
 HAND = [
     ("place", "A", 7),
@@ -53,3 +70,42 @@ def large_trace():
     operations += [("free", f"R{number}") for number in range(0, 60, 4)]
     operations += [("append", "R7", 1) for _ in range(20)]
     return allocation_trace(operations, kv_cache="paged", num_slots=1456 * 16, block_size=16)
+
+
+@pytest.fixture(scope="session")
+def shared_trace():
+    """Blocks of 4, a pool of 7. A has 7 prompt tokens and two answers, A and A-1; C begins with 5 of A's tokens.
+
+    Step 0 computes A and forks it. In step 1 A's write goes to a copy, and C takes over A's first block. In step 2 A
+    leaves, in step 3 the others. In step 4 D takes what is free: blocks 6 and 5 first, then one that was kept.
+    """
+    words = ["The", " sky", " is", " blue", " because", " of", " the"]
+    trace = Trace("paged", num_blocks=7, block_size=4, max_num_seqs=4)
+    trace.requests = [
+        RequestRecord("A", [1, 2, 3, 4, 5, 6, 7], 2, [8, 9], [*words, " light", "."]),
+        RequestRecord("A-1", [1, 2, 3, 4, 5, 6, 7], 3, [10, 11, 12], [*words, " air", ",", " and"]),
+        RequestRecord("C", [1, 2, 3, 4, 5, 13, 14], 2, [15, 16], [*words[:5], " water", " is", " wet", "."]),
+        RequestRecord("D", list(range(20, 35)), 1, [35], [f"D{number}" for number in range(1, 17)]),
+    ]
+    trace.steps = [
+        StepRecord([
+            Arrive(0), Admit(0), Allocate(0, 0, 0), Allocate(0, 1, 1), Schedule(((0, 7),)), Fork(1, 0),
+            Emit(((0, 1), (1, 1))), Cache(0, 0, 0),
+        ]),
+        StepRecord([
+            Arrive(2), Copy(0, 1, 1, 2), Admit(2), Hit(2, 0, 0), Allocate(2, 1, 3),
+            Schedule(((0, 1), (1, 1), (2, 3))), Emit(((0, 1), (1, 1), (2, 1))), Cache(0, 1, 2), Cache(1, 1, 1),
+        ]),
+        StepRecord([
+            Finish(0, "length"), Free(0, 2), Free(0, 0),
+        ]),
+        StepRecord([
+            Allocate(1, 2, 4), Schedule(((1, 1), (2, 1))), Emit(((1, 1), (2, 1))), Cache(2, 1, 3),
+            Finish(1, "length"), Free(1, 4), Free(1, 1), Free(1, 0), Finish(2, "length"), Free(2, 3), Free(2, 0),
+        ]),
+        StepRecord([
+            Arrive(3), Admit(3), Allocate(3, 0, 5), Allocate(3, 1, 6), Evict(2), Allocate(3, 2, 2), Allocate(3, 3, 4),
+            Schedule(((3, 15),)), Emit(((3, 1),)),
+        ]),
+    ]  # fmt: skip
+    return trace

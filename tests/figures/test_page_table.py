@@ -6,6 +6,20 @@ import pytest
 
 from servelab.engine import allocation_trace
 from servelab.figures import free_blocks, page_table_figure, page_table_frame
+from servelab.trace import (
+    Admit,
+    Allocate,
+    Arrive,
+    Cache,
+    Emit,
+    Finish,
+    Free,
+    Hit,
+    RequestRecord,
+    Schedule,
+    StepRecord,
+    Trace,
+)
 
 
 def _texts(frame):
@@ -123,3 +137,102 @@ def test_no_curve_crosses_the_free_queue():
     entries = [mark for mark in frame.marks if mark.get("style") in ("entry", "entry-new")]
     assert len(entries) == 3
     assert label["y"] >= max(mark["y"] for mark in entries)
+
+
+def test_a_shared_block_names_all_its_owners(shared_trace):
+    frame = page_table_frame(shared_trace, 1, "C")
+    assert frame.data["block_table"] == [0, 3]
+    assert frame.data["shared_blocks"] == [0]
+    assert frame.data["hits"] == [0]
+    assert "C, A, A-1" in _texts(frame)
+    assert [mark["style"] for mark in frame.marks if mark.get("text") == "0"].count("entry-shared") == 1
+    assert ("shared", "several owners") in frame.legend
+    assert "Block 0 is shared with A, A-1." in frame.alt
+    assert "computed once and stored once" in frame.sentence
+
+
+def test_tokens_of_a_hit_are_there_before_anything_is_computed(shared_trace):
+    before = page_table_frame(shared_trace, 1, "C", "scheduled")
+    assert before.data["stored"] == 4
+    assert before.data["planned"] == [[3, 0], [3, 1], [3, 2]]
+    assert "C takes over block 0: its first 4 tokens are not computed again. C gets block 3" in before.caption
+
+
+def test_the_first_write_to_a_shared_block_goes_to_a_copy(shared_trace):
+    before = page_table_frame(shared_trace, 1, "A", "scheduled")
+    assert before.data["copies"] == [[1, 2]]
+    assert before.data["new_blocks"] == [2]
+    assert before.caption == "Step 2, before computing. Block 1 is A-1's too, so A writes into a copy: block 2."
+    assert [mark["style"] for mark in before.marks if mark.get("style", "").startswith("copy")] == ["copy", "copy-head"]
+    after = page_table_frame(shared_trace, 1, "A")
+    assert after.data["written"] == [[2, 3]]
+    second = page_table_frame(shared_trace, 1, "A-1")
+    assert (second.data["copies"], second.data["written"]) == ([], [[1, 3]])
+
+
+def test_a_fork_begins_with_its_parents_table(shared_trace):
+    frame = page_table_frame(shared_trace, 0, "A-1")
+    assert frame.data["block_table"] == [0, 1]
+    assert frame.data["shared_blocks"] == [0, 1]
+    assert "A-1 begins with the whole table of A: 7 tokens" in frame.caption
+
+
+def test_a_kept_block_shows_what_it_still_holds(shared_trace):
+    frame = page_table_frame(shared_trace, 3, "C", "end")
+    assert frame.data["cached_blocks"] == [0, 1, 2, 3]
+    assert frame.data["free_blocks"] == [5, 6, 2, 4, 1, 3, 0]
+    assert [mark["text"] for mark in frame.marks if mark.get("style", "") == "cached"][:4] == [
+        "The",
+        "sky",
+        "is",
+        "blue",
+    ]
+    assert _texts(frame).count("kept") == 4
+    assert _grid(frame)["kinds"] == "cccc..."
+    assert ("cached", "no owner, content kept") in frame.legend
+    assert "Kept without an owner: 0, 1, 2, 3." in frame.alt
+
+
+def test_a_kept_block_is_forgotten_when_it_is_handed_out(shared_trace):
+    frame = page_table_frame(shared_trace, 4, "D", "scheduled")
+    assert frame.data["forgotten"] == [2]
+    assert "D gets block 5, 6, 2, 4 from the pool. What block 2 had kept is forgotten." in frame.caption
+    assert frame.data["cached_blocks"] == [0, 1, 3]
+
+
+def test_the_grid_tells_shared_from_own_and_kept_from_free(shared_trace):
+    assert _grid(page_table_frame(shared_trace, 1, "C"))["kinds"] == "soox..."
+    assert _grid(page_table_frame(shared_trace, 2, "C", "end"))["kinds"] == "soc" + "x..."
+    labels = _grid(page_table_frame(shared_trace, 1, "C"))["labels"]
+    assert set(labels) == set("xsoc.")
+
+
+@pytest.mark.parametrize("width", [560, 900])
+def test_sharing_in_a_large_pool_of_tiles(width):
+    trace = _many_blocks()
+    frame = page_table_frame(trace, 1, "B", width=width)
+    assert _grid(frame)["kinds"][:4] == "ssox"
+    outlines = [mark for mark in frame.marks if mark.get("style", "") == "shared" and mark["shape"] == "rect"]
+    assert len(outlines) == 2
+    frame = page_table_frame(trace, 2, "B", "end", width=width)
+    assert any(mark.get("style") == "cached" and mark["shape"] == "path" for mark in frame.marks)
+
+
+def _many_blocks():
+    """Blocks of 16, a pool of 40: B begins with the 32 tokens of A's first two blocks; then both leave."""
+    trace = Trace("paged", num_blocks=40, block_size=16, max_num_seqs=2)
+    trace.requests = [
+        RequestRecord("A", list(range(35)), 2, [1], [f"A{number}" for number in range(36)]),
+        RequestRecord("B", [*range(32), 99, 98], 1, [1], [f"B{number}" for number in range(35)]),
+    ]
+    first = [Arrive(0), Admit(0), *(Allocate(0, index, index) for index in range(3))]
+    hits = [Hit(1, 0, 0), Hit(1, 1, 1), Allocate(1, 2, 3)]
+    trace.steps = [
+        StepRecord([*first, Schedule(((0, 35),)), Emit(((0, 1),)), Cache(0, 0, 0), Cache(0, 1, 1)]),
+        StepRecord([Arrive(1), Admit(1), *hits, Schedule(((1, 2),)), Emit(((1, 1),))]),
+        StepRecord([
+            Finish(0, "abort"), *(Free(0, block) for block in (2, 1, 0)),
+            Finish(1, "abort"), *(Free(1, block) for block in (3, 1, 0)),
+        ]),
+    ]  # fmt: skip
+    return trace

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from servelab.figures.frame import Frame, fit, rects_path, request_label, text_width
+from servelab.figures.frame import Frame, fit, line_path, rects_path, text_width, token_label
 from servelab.figures.table_view import TableView
 from servelab.translation import _
 
@@ -33,16 +33,32 @@ class PoolGrid:
         return curve(start, (x - 1, y + self.h / 2 - 1))
 
     def draw_all(self, frame: Frame) -> None:
-        """Draw every block shown, and the grid of what the learner can point at."""
+        """Draw every block shown, the copies that a write made, and the grid of what the learner can point at."""
         for block in range(self.num_shown):
             self.draw(frame, block)
+        for copy in self.view.copies:
+            if max(copy.source, copy.block) < self.num_shown:
+                draw_copy(frame, self.box(copy.source), self.box(copy.block))
         frame.marks.append({"shape": "grid", **self.grid()})
 
+    def box(self, block: int) -> tuple[float, float, float, float]:
+        """The rectangle of a block's slots: x, y, w, h."""
+        x, y = self.corner(block)
+        dx, dy, w, h = self.grid()["cell"]
+        return x + dx, y + dy, w, h
+
+    def kind(self, block: int) -> str:
+        """Whose a block is, as a letter: "s" own and shared, "x" own alone, "o" others', "c" kept, "." free."""
+        if block in self.view.table:
+            return "s" if self.view.is_shared(block) else "x"
+        if block in self.view.owners:
+            return "o"
+        return "c" if block in self.view.cached else "."
+
     def grid(self) -> dict[str, Any]:
-        """Where each block can be pointed at, what kind it is ("x" own, "o" other, "." free), how it is read out."""
+        """Where each block can be pointed at, what kind it is, and how it is read out."""
         view = self.view
-        own, owned = set(view.table), view.owners
-        kinds = "".join("x" if b in own else "o" if b in owned else "." for b in range(self.num_shown))
+        kinds = "".join(map(self.kind, range(self.num_shown)))
         return {
             "id": "block",
             "x": self.x,
@@ -53,7 +69,9 @@ class PoolGrid:
             "kinds": kinds,
             "labels": {
                 "x": _("Physical block {block}: holds tokens of {request}").replace("{request}", view.name),
+                "s": _("Physical block {block}: shared by {request} and others").replace("{request}", view.name),
                 "o": _("Physical block {block}: held by another request"),
+                "c": _("Physical block {block}: no owner, its content is kept"),
                 ".": _("Physical block {block}: free"),
             },
         }
@@ -77,23 +95,37 @@ class DetailedPool(PoolGrid):
     def draw(self, frame: Frame, block: int) -> None:
         x, y = self.corner(block)
         view, block_size = self.view, self.view.trace.block_size
-        owner = view.owners.get(block)
-        frame.text(x, y + 8, str(block), "ink" if block in view.table else "muted", size=13, bold=block in view.table)
-        if owner is not None and block not in view.table:
-            name = fit(request_label(view.trace.requests[owner].request_id), block_size * self.slot - 26, 12)
-            frame.text(x + block_size * self.slot - 4, y + 8, name, "muted", size=12, align="right")
-        stored = view.state.requests[owner].num_computed_tokens if owner is not None else 0
-        for offset in range(block_size):
-            if block in view.table:
-                position = view.table.index(block) * block_size + offset
-                style, text = view.style(position), view.token(position) if view.shows_text(position) else ""
-            else:
-                index = view.state.requests[owner].block_table.index(block) if owner is not None else 0
-                taken = owner is not None and index * block_size + offset < stored
-                style, text = ("other" if taken else "free"), ""
+        own, shared = block in view.table, view.is_shared(block)
+        frame.text(x, y + 8, str(block), "ink" if own else "muted", size=13, bold=own)
+        if note := self.note(block):
+            note = fit(note, block_size * self.slot - 26, 12)
+            frame.text(x + block_size * self.slot - 4, y + 8, note, "ink" if own else "muted", size=12, align="right")
+        for offset, (style, text) in enumerate(self.slots(block)):
             frame.rect(x + offset * self.slot, y + 17, self.slot - 2, 28, style, text, size=12)
+        if own or shared:
+            frame.rect(x - 2, y + 15, block_size * self.slot + 2, 32, "shared" if shared else "outline")
+
+    def note(self, block: int) -> str:
+        """What stands beside a block's number: the owners of a block that is not the request's own alone."""
+        if block in self.view.cached:
+            return _("kept")
+        if block in self.view.table and not self.view.is_shared(block):
+            return ""
+        return self.view.owner_names(block)
+
+    def slots(self, block: int) -> list[tuple[str, str]]:
+        """Style and text of each slot of a block."""
+        view, block_size = self.view, self.view.trace.block_size
         if block in view.table:
-            frame.rect(x - 2, y + 15, block_size * self.slot + 2, 32, "outline")
+            first = view.table.index(block) * block_size
+            positions = range(first, first + block_size)
+            return [(view.style(at), view.token(at) if view.shows_text(at) else "") for at in positions]
+        if block in view.owners:
+            filled = view.num_filled(block)
+            return [("other", "")] * filled + [("free", "")] * (block_size - filled)
+        if block in view.cached:
+            return [("cached", token_label(text)) for text in view.kept_texts(block)]
+        return [("free", "")] * block_size
 
     def grid(self) -> dict[str, Any]:
         return {**super().grid(), "cell": [-2, 15, self.view.trace.block_size * self.slot + 2, 32]}
@@ -121,9 +153,10 @@ class CompactPool(PoolGrid):
     def draw_all(self, frame: Frame) -> None:
         gap = 3 if self.w >= 22 else 1
         self.tile = (self.w - gap, self.h - gap)
-        for style, is_owned in (("free", False), ("other", True)):
-            blocks = (b for b in range(self.num_shown) if (b in self.view.owners) is is_owned)
-            frame.path(rects_path((*self.corner(b), *self.tile) for b in blocks), style)
+        kinds = "".join(map(self.kind, range(self.num_shown)))
+        for style, letters in (("free", "."), ("cached", "c"), ("other", "osx")):
+            blocks = (block for block, letter in enumerate(kinds) if letter in letters)
+            frame.path(rects_path((*self.corner(block), *self.tile) for block in blocks), style)
         super().draw_all(frame)
 
     def draw(self, frame: Frame, block: int) -> None:
@@ -138,10 +171,21 @@ class CompactPool(PoolGrid):
             style = view.style(fresh[-1] if fresh else first)
             frame.rect(x, y, w, h, "empty")
             frame.rect(x, y, max(2.0, w * filled / block_size), h, style)
-            frame.rect(x, y, w, h, "outline")
+            frame.rect(x, y, w, h, "shared" if view.is_shared(block) else "outline")
             ink = style if filled * 2 > block_size else "ink"
         if text:
             frame.text(x + w / 2, y + h / 2, text, ink, size=12, align="center", bold=block in view.table)
+
+
+def draw_copy(frame: Frame, source: tuple[float, float, float, float], copy: tuple[float, float, float, float]) -> None:
+    """An arrow from the block that several tables name to the copy that one of them names now."""
+    (x0, y0, w0, h0), (x1, y1, w1, h1) = source, copy
+    start, leave = (y0 + h0, 1) if y1 >= y0 else (y0, -1)
+    tip, into = (y1, 1) if y1 > y0 else (y1 + h1, -1)
+    x, end = x0 + w0 / 2, x1 + w1 / 2
+    turn, stem = start + 16 * leave, tip - 16 * into
+    frame.path(f"M{x:.1f},{start:.1f}C{x:.1f},{turn:.1f},{end:.1f},{stem:.1f},{end:.1f},{tip - 6 * into:.1f}", "copy")
+    frame.path(line_path([(end, tip), (end - 6, tip - 9 * into), (end + 6, tip - 9 * into), (end, tip)]), "copy-head")
 
 
 def curve(start: tuple[float, float], end: tuple[float, float]) -> str:

@@ -14,6 +14,7 @@ BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 YELLOW, ORANGE, RED = "#F0E442", "#E69F00", "#D55E00"
 DEEP_GREEN, DEEP_RED = "#007A59", "#BF5400"  # the same hues, dark enough for white text
 PURPLE, BLACK = "#CC79A7", "#1B1F24"
+DEEP_PURPLE, PALE_PURPLE = "#A2437C", "#EBCFDF"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
 CARD, CARD_EDGE, GRID = "#FCFBF8", "#DAD7CF", "#E6E3DC"
 INK, MUTED = "#1B1F24", "#59606A"
@@ -49,14 +50,19 @@ STYLES: dict[str, Style] = {
     "reserved": Style(("#A9D8F3", "#7CC4EC"), (CARD, "#15181B"), (INK, "#0B1014")),
     "internal": Style((ORANGE, ORANGE), (CARD, "#15181B"), (INK, "#0B1014")),
     "external": Style((DEEP_RED, "#E8752A"), (CARD, "#15181B"), ("#FFFFFF", "#1A0B02")),
+    "cached": Style((PALE_PURPLE, "#5C3A4E"), (DEEP_PURPLE, "#C98AAC"), (INK, "#F1F3F5"), 1, True),
     "weights": Style((BLUE, "#1B76B5"), ("none", "none"), ("#FFFFFF", "#FFFFFF")),
     "kv": Style((ORANGE, ORANGE), ("none", "none"), (INK, "#0B1014")),
     "over": Style((DEEP_RED, "#E8752A"), ("none", "none"), ("#FFFFFF", "#1A0B02")),
     "entry": Style((CARD, "#23282D"), (INK, "#C9D1D9"), (INK, "#F1F3F5"), 1.5),
+    "entry-shared": Style((CARD, "#23282D"), (DEEP_PURPLE, "#E79AC6"), (INK, "#F1F3F5"), 3),
     "entry-new": Style((YELLOW, YELLOW), (BLACK, "#FFFFFF"), (BLACK, BLACK), 2),
     "link": Style(edge=("#8A929B", "#8A939D"), edge_width=1.2, opacity=0.75),
     "link-new": Style(edge=(RED, YELLOW), edge_width=2.5),
     "outline": Style(edge=(INK, "#F1F3F5"), edge_width=1.5),
+    "shared": Style(edge=(DEEP_PURPLE, "#E79AC6"), edge_width=3),
+    "copy": Style(edge=(DEEP_PURPLE, "#E79AC6"), edge_width=2.5),
+    "copy-head": Style((DEEP_PURPLE, "#E79AC6")),
     "grid": Style(edge=(GRID, "#343A41"), edge_width=1),
     "axis": Style(edge=(MUTED, "#A9B1BA"), edge_width=1.2),
     "roof": Style(edge=(BLUE, "#56B4E9"), edge_width=3),

@@ -36,7 +36,7 @@ class Grid {
   constructor(mark, svg, choose) {
     Object.assign(this, mark);
     this.svg = svg;
-    this.at = Math.max(0, this.kinds.search(/[x.]/));
+    this.at = Math.max(0, this.kinds.search(/[xsc.]/));
     this.ring = document.createElementNS("http://www.w3.org/2000/svg", "rect");
     this.ring.setAttribute("class", "sl-ring");
     this.ring.setAttribute("visibility", "hidden");
