@@ -38,7 +38,30 @@ def padded_once(lengths, block_size):
     return blocks(sum(lengths), block_size) * block_size - sum(lengths)
 
 
-SOLUTIONS = {"02.slot": slot, "02.blocks": blocks, "02.waste": waste}
+def match(prompt, cached, block_size, *, last=0, compare=True, stop=True):
+    found = []
+    for end in range(block_size, len(prompt) + last, block_size):
+        prefix = prompt[:end]
+        entry = cached.get(sum(prefix))
+        if entry is not None and (not compare or entry[0] == prefix):
+            found.append(entry[1])
+        elif stop:
+            break
+    return found
+
+
+def each_block_alone(prompt, cached, size):
+    """Looks a block up by its own tokens, as if what stands before it did not matter."""
+    found = []
+    for start in range(0, len(prompt) - size, size):
+        entry = cached.get(sum(prompt[start : start + size]))
+        if entry is None or entry[0] != prompt[start : start + size]:
+            break
+        found.append(entry[1])
+    return found
+
+
+SOLUTIONS = {"02.slot": slot, "02.blocks": blocks, "02.waste": waste, "02.match": match}
 WRONG = {
     "02.slot": {
         "no table": lambda table, position, size: position,
@@ -60,6 +83,14 @@ WRONG = {
         "all slots": lambda lengths, size: sum(blocks(length, size) * size for length in lengths),
         "the bound": lambda lengths, size: len(lengths) * (size - 1),
         "a share": lambda lengths, size: waste(lengths, size) / max(1, sum(lengths)),
+    },
+    "02.match": {
+        "the whole prompt": lambda *given: match(*given, last=1),
+        "trusts the hash": lambda *given: match(*given, compare=False),
+        "goes on after a gap": lambda *given: match(*given, stop=False),
+        "the first block only": each_block_alone,
+        "logical blocks": lambda *given: list(range(len(match(*given)))),
+        "a count": lambda *given: len(match(*given)) * given[-1],
     },
 }
 MISTAKES = [(name, mistake) for name, answers in WRONG.items() for mistake in answers]
@@ -93,6 +124,15 @@ def test_a_message_gives_no_expected_value_away(name, mistake):
     expected = task(name).cases(0)[result.case_index].expected
     numbers = re.findall(r"\d+", result.message)
     assert str(expected) not in numbers or expected in (0, 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_prefixes_of_the_hidden_cases_have_sums_of_their_own(seed):
+    for case in task("02.match").cases(seed):
+        prompt, cached, _ = case.arguments
+        assert len(cached) in (1, 2, 3, 4)
+        assert all(key == sum(prefix) for key, (prefix, _) in cached.items())
+        assert min(prompt) >= 0
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)

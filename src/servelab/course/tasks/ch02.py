@@ -1,4 +1,5 @@
-"""Self-tests of chapter 02: where a token lies, how many blocks a request takes, and what its last block wastes."""
+"""Self-tests of chapter 02: where a token lies, how many blocks a request takes, what its last block wastes, and which
+blocks it takes over from the requests before it."""
 
 from servelab.course.tasks.task import Case, Mistake, Task, draw
 from servelab.translation import _
@@ -217,4 +218,137 @@ WASTE = Task(
     ),
 )
 
-TASKS = (SLOT, BLOCKS, WASTE)
+Cached = dict[int, tuple[list[int], int]]
+
+
+def _match(prompt: list[int], cached: Cached, block_size: int) -> list[int]:
+    return _taken(prompt, cached, range(block_size, len(prompt), block_size))
+
+
+def _taken(prompt: list[int], cached: Cached, ends: range) -> list[int]:
+    """The blocks of the prefixes that end at `ends`, up to the first that is not there."""
+    blocks = []
+    for end in ends:
+        prefix, block = cached.get(sum(prompt[:end]), ([], -1))
+        if prefix != prompt[:end]:
+            break
+        blocks.append(block)
+    return blocks
+
+
+def _kept(tokens: list[int], blocks: list[int], block_size: int) -> Cached:
+    """What the cache holds of a request: an entry for each full block."""
+    ends = range(block_size, len(tokens) + 1, block_size)
+    return {sum(tokens[:end]): (tokens[:end], block) for end, block in zip(ends, blocks, strict=False)}
+
+
+def _match_cases(seed: int) -> list[Case]:
+    cached = _kept([5, 1, 4, 2, 3, 3, 3, 3], [2, 0], 4)
+    prompts = ([5, 1, 4, 2, 9, 9, 9], [5, 1, 4, 2, 3, 3, 3, 3, 8], [5, 1, 4, 2], [2, 4, 1, 5, 9])
+    cases = [Case((prompt, cached, 4), _match(prompt, cached, 4)) for prompt in prompts]
+    gap = {key: value for key, value in cached.items() if len(value[0]) == 8}
+    return [*cases, Case((prompts[1], gap, 4), [])]
+
+
+def _match_hidden(seed: int) -> list[Case]:
+    rng = draw(seed, "02.match")
+    cases = []
+    for block_size in (2, 4, 8):
+        tokens = [rng.randint(1, 40) for _ in range(4 * block_size)]
+        cached = _kept(tokens, rng.sample(range(10, 40), 4), block_size)
+        swapped = [*tokens[:block_size], tokens[block_size] + 1, tokens[block_size + 1] - 1, *tokens[block_size + 2 :]]
+        third = {key: value for key, value in cached.items() if len(value[0]) != 3 * block_size}
+        for prompt, entries in (
+            ([*tokens, 41], cached),
+            (tokens, cached),
+            (tokens[: 2 * block_size], cached),
+            ([*tokens[: 3 * block_size - 1], 41, 41], cached),
+            ([*swapped, 41], cached),
+            ([*tokens, 41], third),
+            ([41, *tokens], cached),
+        ):
+            cases.append(Case((prompt, entries, block_size), _match(prompt, entries, block_size)))
+    return cases
+
+
+def _whole_prompt(case: Case) -> list[int]:
+    prompt, cached, size = case.arguments
+    return _taken(prompt, cached, range(size, len(prompt) + 1, size))
+
+
+def _trusting(case: Case) -> list[int]:
+    """What comes out when nobody compares tokens."""
+    prompt, cached, size = case.arguments
+    blocks = []
+    for end in range(size, len(prompt), size):
+        if sum(prompt[:end]) not in cached:
+            break
+        blocks.append(cached[sum(prompt[:end])][1])
+    return blocks
+
+
+def _with_gaps(case: Case) -> list[int]:
+    prompt, cached, size = case.arguments
+    ends = range(size, len(prompt), size)
+    return [block for end in ends for block in _taken(prompt, cached, range(end, end + 1))]
+
+
+MATCH = Task(
+    id="02.match",
+    title=_("Blocks to take over"),
+    kind="fill",
+    points=3,
+    minutes=8,
+    difficulty="medium",
+    call="match_prefix(prompt, cached, block_size)",
+    visible=_match_cases,
+    hidden=_match_hidden,
+    mistakes=(
+        Mistake(
+            "the whole prompt",
+            lambda case, got: got == _whole_prompt(case),
+            _("Here no token of the prompt is left to compute. Where do the first output token's logits come from?"),
+        ),
+        Mistake(
+            "trusts the hash",
+            lambda case, got: got == _trusting(case),
+            _("Two different prefixes can have the same sum. What else does an entry hold that you can compare?"),
+        ),
+        Mistake(
+            "goes on after a gap",
+            lambda case, got: got == _with_gaps(case),
+            _("A block is missing, and you take a later one. Which entry of the new block table would it become?"),
+        ),
+        Mistake(
+            "the first block only",
+            lambda case, got: got == _match(*case.arguments)[:1],
+            _("You stop after one block. The key of a later block is the sum of all tokens up to its end."),
+        ),
+        Mistake(
+            "logical blocks",
+            lambda case, got: got == list(range(len(_match(*case.arguments)))),
+            _("So many blocks, yes. But these are numbers of logical blocks: which physical ones are they?"),
+        ),
+        Mistake(
+            "a count",
+            lambda case, got: (
+                type(got) is int
+                and got in (len(_match(*case.arguments)), case.arguments[2] * len(_match(*case.arguments)))
+            ),
+            _("You count. Return the blocks themselves, in the order of the table."),
+        ),
+    ),
+    hints=(
+        _(
+            "A prompt of 8 tokens, blocks of 4, both blocks are cached. How many may you take, if one token must be "
+            "left to compute?"
+        ),
+        _("What you return are the first entries of the new block table: entry i stands for the tokens of block i."),
+        _(
+            "for each end of a full block before the end of the prompt, from the front: look up the sum of the tokens "
+            "up to there; stop if there is no entry, or if its tokens are others; else take its block"
+        ),
+    ),
+)
+
+TASKS = (SLOT, BLOCKS, WASTE, MATCH)
