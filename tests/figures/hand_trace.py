@@ -77,7 +77,7 @@ def shared_trace():
     """Blocks of 4, a pool of 7. A has 7 prompt tokens and two answers, A and A-1; C begins with 5 of A's tokens.
 
     Step 0 computes A and forks it. In step 1 A's write goes to a copy, and C takes over A's first block. In step 2 A
-    leaves, in step 3 the others. In step 4 D takes what is free: blocks 6 and 5 first, then one that was kept.
+    leaves, in step 3 the others. In step 4 D takes the blocks that were never kept, 5 and 6, and then one that was.
     """
     words = ["The", " sky", " is", " blue", " because", " of", " the"]
     trace = Trace("paged", num_blocks=7, block_size=4, max_num_seqs=4)
@@ -85,7 +85,7 @@ def shared_trace():
         RequestRecord("A", [1, 2, 3, 4, 5, 6, 7], 2, [8, 9], [*words, " light", "."]),
         RequestRecord("A-1", [1, 2, 3, 4, 5, 6, 7], 3, [10, 11, 12], [*words, " air", ",", " and"]),
         RequestRecord("C", [1, 2, 3, 4, 5, 13, 14], 2, [15, 16], [*words[:5], " water", " is", " wet", "."]),
-        RequestRecord("D", list(range(20, 35)), 1, [35], [f"D{number}" for number in range(1, 17)]),
+        RequestRecord("D", list(range(20, 31)), 1, [31], [f"D{number}" for number in range(1, 13)]),
     ]
     trace.steps = [
         StepRecord([
@@ -104,8 +104,8 @@ def shared_trace():
             Finish(1, "length"), Free(1, 4), Free(1, 1), Free(1, 0), Finish(2, "length"), Free(2, 3), Free(2, 0),
         ]),
         StepRecord([
-            Arrive(3), Admit(3), Allocate(3, 0, 5), Allocate(3, 1, 6), Evict(2), Allocate(3, 2, 2), Allocate(3, 3, 4),
-            Schedule(((3, 15),)), Emit(((3, 1),)),
+            Arrive(3), Admit(3), Allocate(3, 0, 5), Allocate(3, 1, 6), Evict(2), Allocate(3, 2, 2),
+            Schedule(((3, 11),)), Emit(((3, 1),)),
         ]),
     ]  # fmt: skip
     return trace

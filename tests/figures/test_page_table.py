@@ -196,8 +196,20 @@ def test_a_kept_block_shows_what_it_still_holds(shared_trace):
 def test_a_kept_block_is_forgotten_when_it_is_handed_out(shared_trace):
     frame = page_table_frame(shared_trace, 4, "D", "scheduled")
     assert frame.data["forgotten"] == [2]
-    assert "D gets block 5, 6, 2, 4 from the pool. What block 2 had kept is forgotten." in frame.caption
+    assert "D gets block 5, 6, 2 from the pool. What block 2 had kept is forgotten." in frame.caption
     assert frame.data["cached_blocks"] == [0, 1, 3]
+
+
+def test_before_a_request_has_blocks_it_sees_what_the_others_hold(shared_trace):
+    held = [
+        mark["text"]
+        for mark in page_table_frame(shared_trace, 0, "C", "end").marks
+        if mark.get("style") == "other" and mark.get("text")
+    ]
+    assert held == ["The", "sky", "is", "blue", "bec…", "of", "the"]
+    assert not any(
+        mark.get("text") for mark in page_table_frame(shared_trace, 1, "C").marks if mark.get("style") == "other"
+    )
 
 
 def test_the_grid_tells_shared_from_own_and_kept_from_free(shared_trace):

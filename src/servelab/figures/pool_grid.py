@@ -122,9 +122,11 @@ class DetailedPool(PoolGrid):
             return [(view.style(at), view.token(at) if view.shows_text(at) else "") for at in positions]
         if block in view.owners:
             filled = view.num_filled(block)
-            return [("other", "")] * filled + [("free", "")] * (block_size - filled)
+            texts = view.texts_in(block)[:filled] if not view.table else []
+            shown = [token_label(text) for text in texts] + [""] * (filled - len(texts))
+            return [("other", text) for text in shown] + [("free", "")] * (block_size - filled)
         if block in view.cached:
-            return [("cached", token_label(text)) for text in view.kept_texts(block)]
+            return [("cached", token_label(text)) for text in view.texts_in(block)]
         return [("free", "")] * block_size
 
     def grid(self) -> dict[str, Any]:

@@ -109,9 +109,10 @@ class TableView:
         )
         return min(size, max(0, *stored))
 
-    def kept_texts(self, block: int) -> list[str]:
-        """The tokens that a cached block still holds."""
-        request, index = self.state.findable[block]
+    def texts_in(self, block: int) -> list[str]:
+        """The tokens that a block with an owner holds, or that a cached one still holds."""
+        owners = self.owners.get(block)
+        request, index = owners[0] if owners else self.state.findable[block]
         size = self.trace.block_size
         return self.trace.requests[request].token_texts[index * size : (index + 1) * size]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from servelab.costs import holes
 from servelab.figures.frame import request_label
-from servelab.trace import Admit, Allocate, Copy, Hit, Reserve, State, Trace, Wait
+from servelab.trace import Admit, Allocate, Hit, Reserve, Trace, Wait
 from servelab.translation import _
 
 
@@ -36,94 +36,6 @@ class Decision:
             return True, _("Right.") + " " + self.because
         reason = self.reasons.get(choice, "")
         return False, " ".join(part for part in (_("Not here."), reason, self.because) if part)
-
-
-def block_steps(trace: Trace, request: int) -> list[int]:
-    """Steps at which it is worth asking which block takes the request's next token.
-
-    Those that store several tokens, the first output token, the token that fills a block, and the one after it.
-    """
-    steps, is_first_decode = [], True
-    for step, state in enumerate(trace.states()):
-        own = state.requests[request]
-        if own.num_scheduled_tokens:
-            at_boundary = (own.num_computed_tokens - 1) % trace.block_size in (0, trace.block_size - 1)
-            if own.num_scheduled_tokens > 1 or at_boundary or is_first_decode:
-                steps.append(step)
-            is_first_decode = own.num_scheduled_tokens > 1
-    return steps
-
-
-def block_decision(trace: Trace, request: int, step: int) -> Decision:
-    """Which physical block takes the last token that `request` stores in `step`.
-
-    Raises ValueError when the request stores nothing in that step.
-    """
-    after = trace.state_at(step, "computed")
-    own = after.requests[request]
-    if not own.num_scheduled_tokens:
-        raise ValueError(f"expected a step in which request {request} stores a token, got step {step}")
-    name, size = request_label(trace.requests[request].request_id), trace.block_size
-    last = own.num_computed_tokens - 1
-    block, slot = own.block_table[last // size], last % size
-    count = own.num_scheduled_tokens
-    if count == 1:
-        prompt = _("{request}'s token {last} is next. Which physical block takes it? Point at the block.")
-    else:
-        prompt = _("{request}'s tokens {first} to {last} are next. Which physical block takes token {last}?")
-    is_new = any(isinstance(event, Allocate | Copy) and event.block == block for event in trace.steps[step].events)
-    values = {"request": name, "first": last + 2 - count, "last": last + 1, "size": size, "block": block}
-    values |= {"slot": slot, "before": last, "full": last // size, "rest": last % size}
-    if count > 1:
-        because = _(
-            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + {rest}."
-        )
-    elif is_new:
-        because = _(
-            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + 0, so "
-            "the last block is full, and block {block} has been free for longest."
-        )
-    else:
-        because = _(
-            "Token {last} goes to slot {slot} of block {block}: {before} tokens before it = {full} x {size} + {rest}, "
-            "so {rest} slots of the last block are taken and there is room."
-        )
-    return Decision(
-        step=step,
-        prompt=prompt.format(**values),
-        rule=_(
-            "A request takes a new block only when its last one is full. The pool hands out the block that has "
-            "been free for longest."
-        ),
-        answer=f"block:{block}",
-        because=because.format(**values),
-        pointing="block",
-        reasons=_block_reasons(trace, request, step, block, is_new),
-    )
-
-
-def _block_reasons(trace: Trace, request: int, step: int, block: int, is_new: bool) -> dict[str, str]:
-    """What is wrong with each other block."""
-    before = trace.state_at(step - 1, "end") if step else State([])
-    owners = before.block_owners()
-    own = before.requests[request] if step else None
-    reasons = {}
-    for other in range(trace.num_blocks):
-        owner = owners.get(other)
-        if own is not None and other in own.block_table:
-            text = _("Block {other} is {request}'s already, and full.")
-        elif owner is not None:
-            text = _("Block {other} holds tokens of {owner}.")
-        elif is_new:
-            text = _("A free block is needed, but block {other} is not the one that has been free for longest.")
-        else:
-            text = _("Block {other} is free, but {request}'s last block still has room.")
-        reasons[f"block:{other}"] = text.format(
-            other=other,
-            request=request_label(trace.requests[request].request_id),
-            owner=request_label(trace.requests[owner[0][0]].request_id) if owner else "",
-        )
-    return reasons
 
 
 @dataclass(frozen=True, slots=True)

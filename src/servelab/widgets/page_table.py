@@ -6,7 +6,8 @@ from typing import Any
 from servelab.figures import Frame, page_table_frame
 from servelab.trace import Finish, Schedule, Trace
 from servelab.translation import _
-from servelab.widgets.decision import Decision, block_decision, block_steps
+from servelab.widgets.decision import Decision
+from servelab.widgets.placement import block_decision, block_steps
 from servelab.widgets.player import Player, check_trace
 
 
@@ -14,7 +15,8 @@ class PageTableWidget(Player):
     """Replays a paged trace for one request at a time.
 
     Each step in which the request stores tokens shows two moments: its blocks are handed out, then keys and values
-    are written. "What next?" asks which physical block takes the next token.
+    are written. "What next?" asks which physical block takes the next token, and which blocks a new request takes over
+    from the prefix cache.
 
     request: id or index (default: the first). step: where to start (default: the first step that the request runs in).
     Raises ValueError for a trace that is not paged or has no steps.
