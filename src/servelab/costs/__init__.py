@@ -16,7 +16,13 @@ from servelab.costs.memory import (
 )
 from servelab.costs.model import MODEL_SPECS, ModelSpec
 from servelab.costs.roofline import Roofline
-from servelab.costs.speculation import batch_verify_cost, expected_tokens_per_step, speculation_speedup
+from servelab.costs.speculation import (
+    acceptance_rate,
+    expected_tokens_per_step,
+    residual,
+    speculation_speedup,
+    verification_cost,
+)
 from servelab.costs.step import (
     arithmetic_intensity,
     decode_step_bytes,
@@ -36,8 +42,8 @@ __all__ = [
     "ModelSpec",
     "RequestLength",
     "Roofline",
+    "acceptance_rate",
     "arithmetic_intensity",
-    "batch_verify_cost",
     "blocks_needed",
     "contiguous_waste",
     "decode_step_bytes",
@@ -52,7 +58,9 @@ __all__ = [
     "prefill_flops",
     "prefill_seconds",
     "requests_that_fit",
+    "residual",
     "speculation_speedup",
+    "verification_cost",
     "weight_bytes",
     "weight_bytes_read",
     "workload",
