@@ -87,3 +87,17 @@ def test_what_is_no_distribution_is_refused(function, wrong: tuple[float, ...]) 
         function(P, wrong)
     with pytest.raises(ValueError, match="expected p and q over one vocabulary, got 3 and 2 tokens"):
         function(P, (0.5, 0.5))
+
+
+def test_verifying_for_a_full_batch_costs_as_much_as_decoding() -> None:
+    """A token costs 5 % of a step: alone 4 more take 1.2 steps; in the limit k + 1 tokens cost k + 1 steps."""
+    assert verification_cost(0.05, batch_size=1, k=4) == pytest.approx(1.2)
+    assert verification_cost(0.05, batch_size=16, k=1) == pytest.approx((1 + 31 * 0.05) / (1 + 15 * 0.05))
+    assert verification_cost(0.05, batch_size=100_000, k=4) == pytest.approx(5, abs=0.01)
+    assert verification_cost(0.0, 16, 4) == verification_cost(0.3, 16, 0) == 1
+
+
+@pytest.mark.parametrize("arguments", [(-0.1, 1, 1), (math.nan, 1, 1), (0.1, 0, 1), (0.1, 1, -1)])
+def test_a_verification_cost_without_sense_is_refused(arguments) -> None:
+    with pytest.raises(ValueError, match="expected token_cost >= 0, batch_size >= 1 and k >= 0"):
+        verification_cost(*arguments)
