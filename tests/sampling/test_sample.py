@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from servelab.sampling import SamplingParams, make_generator, probabilities_at, sample
+from servelab.sampling import SamplingParams, make_generator, probabilities, sample
 
 GREEDY = SamplingParams()
 
@@ -39,7 +39,7 @@ def test_a_greedy_row_with_masked_logits_beside_a_sampling_row_stays_finite():
         tokens = draw(logits, GREEDY, sampled, sampled, seeds=[0, 1, 2])
         assert tokens[:2] == [42, 7]
         assert tokens[2] in (3, 4)
-    assert torch.isfinite(probabilities_at(logits, 0.7)).all()
+    assert torch.isfinite(probabilities(logits, [sampled] * 3)).all()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -101,7 +101,7 @@ def test_draws_follow_the_softmax(temperature):
 
 
 def test_rows_parameters_and_generators_must_match():
-    with pytest.raises(ValueError, match=r"got logits \[2, 5\], 1 params and 1 generators"):
+    with pytest.raises(ValueError, match=r"got logits \[2, 5\], 1 params"):
         sample(torch.zeros(2, 5), [GREEDY], [make_generator(0, "cpu")])
 
 

@@ -1,53 +1,85 @@
-"""From logits to the next token: the most likely one, or one drawn at a temperature."""
+"""`sample`: from logits to the next token, the most likely one or one that is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
+from servelab.sampling.distribution import most_likely, shortlist
+from servelab.sampling.history import TokenHistory
 from servelab.sampling.params import SamplingParams
+from servelab.sampling.processor import process_logits
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], generators: Sequence[torch.Generator]) -> list[int]:
+def sample(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    generators: Sequence[torch.Generator],
+    histories: Sequence[TokenHistory] | None = None,
+    end_token_ids: Collection[int] = (),
+) -> list[int]:
     """Choose one token for each row.
 
-    logits: [N, V], -inf where a token is not allowed; params, generators: one for each row, generators on the
-    device of the logits. Each row draws from its own generator and sees no other row, so its token does not
-    depend on what it is batched with. Among equal greedy logits the lowest id wins.
+    logits: [N, V], -inf where a token is not allowed, not changed; params, generators, histories: one for each row,
+    histories may be None while no row needs one; end_token_ids: see `process_logits`. Each row takes one uniform
+    number of its own generator, none when it is greedy, and sees no other row: its token does not depend on what it
+    is batched with. Among equal greedy logits the lowest id wins.
 
-    Raises ValueError when a row has no finite logit (NaN, +inf, or nothing allowed), before any draw.
+    Raises ValueError when a row has no finite highest logit (NaN, +inf, or nothing allowed), before any draw.
     """
-    if logits.dim() != 2 or not logits.shape[1] or not logits.shape[0] == len(params) == len(generators):
-        raise ValueError(
-            f"expected logits [N, V], V >= 1, with N params and N generators, got logits {list(logits.shape)}, "
-            f"{len(params)} params and {len(generators)} generators"
-        )
-    if not logits.shape[0]:
-        return []
-    highest = logits.amax(dim=-1)
-    if not torch.isfinite(highest).all():
-        raise ValueError(f"expected a finite highest logit in every row, got {highest.tolist()}")
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    if len(generators) != len(params):
+        raise ValueError(f"expected one generator for each of {len(params)} params, got {len(generators)}")
+    logits = process_logits(logits, params, histories, end_token_ids)
+    tokens: list[int] = most_likely(logits, params).tolist()
     for row, (row_params, generator) in enumerate(zip(params, generators, strict=True)):
         if row_params.temperature > 0:
-            probabilities = probabilities_at(logits[row], row_params.temperature)
-            tokens[row] = int(torch.multinomial(probabilities, 1, generator=generator))
+            tokens[row] = draw_token(logits[row], row_params, generator)
     return tokens
 
 
-def probabilities_at(logits: Tensor, temperature: float) -> Tensor:
-    """``softmax(logits / temperature)`` over the last dimension, float64 [..., V]. temperature > 0."""
-    # The highest becomes 0 before the division, so that a tiny temperature gives exp(-inf) = 0 and never inf - inf;
-    # in float64, because 1e-45 is not a normal float32.
-    centred = logits.double() - logits.amax(dim=-1, keepdim=True).double()
-    return torch.softmax(centred / temperature, dim=-1)
+def draw_token(row: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
+    """One draw for one row. row: processed logits [V] with a finite maximum; params: of a temperature above 0."""
+    ids, weights = shortlist(row, params)
+    place = draw(weights[None], uniform(generator, 1))
+    return int(place if ids is None else ids[place])
 
 
-def make_generator(seed: int | None, device: torch.device | str) -> torch.Generator:
-    """A generator of one request's own. Without a seed it starts from the system's entropy."""
+def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """One place in each row, with a probability in proportion to its weight (the inverse of the cumulative sum).
+
+    weights: [N, V] >= 0, each row with a positive sum; uniforms: [N] in [0, 1), float64. Returns int64 [N]; a place
+    of weight 0 is never drawn.
+    """
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    # The first sum above the mark: it rises there, and the mark stays below the last sum since u <= 1 - 2**-53.
+    marks = uniforms.to(sums) * sums[:, -1]
+    return torch.searchsorted(sums, marks[:, None], right=True).squeeze(-1)
+
+
+def uniform(generator: torch.Generator, n: int) -> Tensor:
+    """`n` numbers in [0, 1), float64 [n], on the generator's device."""
+    return torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def make_generator(seed: int | None, device: torch.device | str, index: int = 0) -> torch.Generator:
+    """A generator of one request's own. Without a seed it starts from the system's entropy.
+
+    index: which of the request's `n` outputs it is for; each has draws of its own.
+    """
     generator = torch.Generator(device=device)
     if seed is None:
         generator.seed()
     else:
-        generator.manual_seed(seed)
+        generator.manual_seed(_mix(seed, index))
     return generator
+
+
+def _mix(seed: int, index: int) -> int:
+    """Spread a seed over all 64 bits (the finaliser of SplitMix64, Steele et al. 2014).
+
+    A CPU generator looks at the lowest 32 bits only, and seed 1's second output must not be seed 2's first.
+    """
+    mixed = (seed + (index + 1) * 0x9E3779B97F4A7C15) % 2**64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+    return mixed ^ mixed >> 31
