@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from servelab.sampling import SamplingParams
-from servelab.speculative import DraftRow, NGram, NGramProposer
+from servelab.speculative import DraftRow, NGram
+from servelab.speculative.ngram import NGramProposer
 
 
 def row(tokens: list[int], max_drafts: int = 4, request_id: str = "a") -> DraftRow:

@@ -3,8 +3,8 @@
 from servelab.speculative.adaptive import AdaptiveLength
 from servelab.speculative.config import DraftHead, DraftModel, NGram, Speculation
 from servelab.speculative.metrics import SpeculationMetrics
-from servelab.speculative.ngram import NGramProposer
 from servelab.speculative.proposer import Draft, DraftRow, ObservedRow, Proposer
+from servelab.speculative.selection import make_proposer
 
 __all__ = [
     "AdaptiveLength",
@@ -13,9 +13,9 @@ __all__ = [
     "DraftModel",
     "DraftRow",
     "NGram",
-    "NGramProposer",
     "ObservedRow",
     "Proposer",
     "Speculation",
     "SpeculationMetrics",
+    "make_proposer",
 ]

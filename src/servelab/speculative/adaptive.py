@@ -8,7 +8,7 @@ Nothing is timed, so the same run drafts the same again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servelab.costs import batch_verify_cost, speculation_speedup
+from servelab.costs import speculation_speedup, verification_cost
 from servelab.speculative.proposer import Draft, DraftRow, ObservedRow
 
 # A new request is taken to be worth drafting for, and that belief weighs as much as a few measured tokens.
@@ -44,12 +44,12 @@ class AdaptiveLength:
 
     def choose(self, batch_size: int = 1) -> int:
         """Draft tokens for the next step of a batch of this size: those with the highest expected tokens per second."""
-        verify_cost = batch_verify_cost(self.token_cost, batch_size)
-        acceptance = self.acceptance
-        k = max(
-            range(self.k_max + 1),
-            key=lambda k: speculation_speedup(acceptance, k, self.draft_cost, verify_cost),
-        )
+        verify_costs = [verification_cost(self.token_cost, batch_size, k) for k in range(self.k_max + 1)]
+        speedups = [
+            speculation_speedup(self.acceptance, k, self.draft_cost, verify_cost)
+            for k, verify_cost in enumerate(verify_costs)
+        ]
+        k = speedups.index(max(speedups))
         if k:
             self.idle = 0
             return k

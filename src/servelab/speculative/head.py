@@ -91,7 +91,7 @@ def initial_network(target: Model, seed: int = 0) -> HeadNetwork:
 
 
 def vocabulary_rows(target: Model, vocabulary: Tensor) -> Linear:
-    """The rows of the target's output projection that belong to `vocabulary` [Vd]: E -> Vd, gathered once."""
+    """The rows of the target's output projection that belong to `vocabulary` [Vd]: E -> Vd, not packed."""
     with torch.device("meta"):
         rows = Linear(target.config.hidden_size, len(vocabulary), bias=False)
     weight = output_rows(target, vocabulary)
@@ -104,9 +104,7 @@ def output_rows(target: Model, vocabulary: Tensor) -> Tensor:
     if target.config.tie_word_embeddings:
         embedding: Tensor = target.network.embedding(vocabulary.to(target.device))
         return embedding.detach().clone()
-    weight = target.network.head.weight.detach()
-    dense: Tensor = weight.to_dense() if weight.is_mkldnn else weight
-    return dense.index_select(0, vocabulary.to(dense.device)).clone()
+    return target.network.head.dense_weight().index_select(0, vocabulary.to(target.device))
 
 
 def save_head(path: Path, network: HeadNetwork, vocabulary: Tensor, target: Model, notes: str = "") -> None:
@@ -160,7 +158,11 @@ def load_head(path: Path, target: Model) -> Head:
     network.load_state_dict(weights, assign=True)
     with torch.device("cpu"):
         network.frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    return Head(network.to(target.device).eval().requires_grad_(False), vocabulary)
+    network.to(target.device).eval().requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, Linear):
+            module.pack()
+    return Head(network, vocabulary)
 
 
 def read_config(text: str) -> ModelConfig:

@@ -1,0 +1,154 @@
+"""The draft head drafts: one layer over the target's own last hidden states (`head.py`; EAGLE, Li et al. 2024).
+
+first step:  (h[c-1], token c) ... (h[n-2], token n-1)  ->  h'[n-1]  ->  draft n      true states, in one go
+then:        (h'[n-1], draft n)  ->  h'[n]  ->  draft n+1                             its own states
+afterwards:  the target has computed h[n-1], h[n], ...: what was written with h' is written again with h
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from servelab.model import Model
+from servelab.speculative.adaptive import AdaptiveLengths
+from servelab.speculative.config import DraftHead
+from servelab.speculative.draft_cache import DraftCache, Span, last_rows, positions
+from servelab.speculative.drafting import Drafting
+from servelab.speculative.head import SHIPPED, load_head, vocabulary_rows
+from servelab.speculative.proposer import Draft, DraftRow, ObservedRow
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of one request: its leading tokens that the head has computed from true hidden states, and the states since.
+
+    hidden: [n, E] the target's states of the tokens ``computed - 1 .. computed + n - 2``: with each of them the
+    token behind it can be computed. Zeros stand for a state that nobody has: before the first token, and where the
+    prefix cache spared the target the computation.
+    """
+
+    computed: int
+    hidden: Tensor
+
+    @property
+    def end(self) -> int:
+        """Tokens that the target has computed: the next states begin here."""
+        return self.computed + len(self.hidden) - 1
+
+
+class DraftHeadProposer:
+    """Runs the head over all rows at once. States wait until the next draft, unless they are many, as of a prompt."""
+
+    def __init__(self, config: DraftHead, target: Model, token_cost: float) -> None:
+        self.config = config
+        self.target = target
+        head = load_head(SHIPPED if config.path is None else Path(config.path), target)
+        self.network = head.network
+        self.vocabulary = head.vocabulary
+        self.rows = vocabulary_rows(target, head.vocabulary)
+        self.rows.pack()
+        weights = sum(parameter.numel() for parameter in self.network.parameters()) + self.rows.weight.numel()
+        draft_cost = weights / target.config.num_parameters
+        self.lengths = AdaptiveLengths(config.k, config.adaptive, draft_cost, token_cost)
+        self.cache = DraftCache(self.network.config, target.dtype, target.device)
+        self._progress: dict[str, Progress] = {}
+
+    @property
+    def k(self) -> int:
+        return self.config.k
+
+    def bytes_per_block(self, block_size: int) -> int:
+        return self.cache.bytes_per_block(block_size)
+
+    def attach(self, num_blocks: int, block_size: int) -> None:
+        self.cache.attach(num_blocks, block_size)
+
+    def begin(self, request_id: str, num_cached: int) -> None:
+        unknown = torch.zeros(1, self.target.config.hidden_size, dtype=self.target.dtype, device=self.target.device)
+        self._progress[request_id] = Progress(num_cached, unknown)
+
+    @torch.no_grad()
+    def propose(self, rows: Sequence[DraftRow]) -> list[Draft]:
+        drafting = Drafting(rows, self.lengths.limits(rows), self.target, self.vocabulary)
+        if drafting.active:
+            self._draft(drafting)
+        drafts = drafting.drafts()
+        self.lengths.proposed(rows, drafts)
+        return drafts
+
+    def _draft(self, drafting: Drafting) -> None:
+        """Compute what is new with true states and guess the first token; then one token a step."""
+        rows = drafting.active_rows
+        guessed = self._catch_up(rows, [len(row.token_ids) for row in rows])
+        kept = drafting.extend(self._logits(guessed))
+        ahead = 0
+        while drafting.active:
+            if len(kept) < len(guessed):
+                guessed = guessed[kept]
+            spans = [
+                Span(row.block_table, len(row.token_ids) + ahead, len(row.token_ids) + ahead + 1)
+                for row in drafting.active_rows
+            ]
+            guessed = self._hidden(guessed, drafting.last_tokens, spans)
+            kept = drafting.extend(self._logits(guessed))
+            ahead += 1
+
+    def _catch_up(self, rows: Sequence[DraftRow | ObservedRow], stops: Sequence[int]) -> Tensor:
+        """Compute each row's tokens up to `stop` from true states. Returns the guess [rows, E] after their last."""
+        states = [self._progress[row.request_id] for row in rows]
+        spans = [
+            Span(row.block_table, state.computed, stop) for row, state, stop in zip(rows, states, stops, strict=True)
+        ]
+        tokens = [
+            token for row, span in zip(rows, spans, strict=True) for token in row.token_ids[span.start : span.stop]
+        ]
+        hidden = torch.cat([state.hidden[: span.num_tokens] for state, span in zip(states, spans, strict=True)])
+        guessed = self._hidden(hidden, tokens, spans)
+        for state, span in zip(states, spans, strict=True):
+            state.computed, state.hidden = span.stop, state.hidden[span.num_tokens :].clone()
+        return guessed[last_rows(spans)] if len(tokens) > len(spans) else guessed
+
+    def _hidden(self, hidden: Tensor, tokens: Sequence[int], spans: Sequence[Span]) -> Tensor:
+        device = self.target.device
+        embeddings = self.target.network.embedding(torch.tensor(tokens, device=device))
+        places = torch.tensor(positions(spans), device=device)
+        guessed: Tensor = self.network(hidden, embeddings, places, self.cache.attention(spans))
+        return guessed
+
+    def _logits(self, guessed: Tensor) -> Tensor:
+        return self.network.logits(guessed, self.rows).float()
+
+    @torch.no_grad()
+    def observe(self, rows: Sequence[ObservedRow]) -> None:
+        self.lengths.observed(rows)
+        behind: list[ObservedRow] = []
+        for row in rows:
+            state = self._progress[row.request_id]
+            if row.start != state.end:
+                raise ValueError(
+                    f"expected the states of request {row.request_id!r} from token {state.end} on, got {row.start}"
+                )
+            state.hidden = torch.cat((state.hidden, row.hidden))  # a copy: the target may use its tensor again
+            if row.stop - state.computed > self.k:
+                behind.append(row)
+        if behind:
+            # The token at `stop` may not be known yet: the last state waits for it.
+            self._catch_up(behind, [row.stop for row in behind])
+
+    def num_computed(self, request_id: str) -> int:
+        return self._progress[request_id].computed
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.cache.copy_blocks(pairs)
+
+    def fork(self, parent_id: str, child_id: str) -> None:
+        parent = self._progress[parent_id]
+        self._progress[child_id] = Progress(parent.computed, parent.hidden)
+        self.lengths.fork(parent_id, child_id)
+
+    def forget(self, request_id: str) -> None:
+        self._progress.pop(request_id, None)
+        self.lengths.forget(request_id)
