@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from servelab.cache import KVCacheManager, OutOfBlocks
+from servelab.cache.manager import BlockTable
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_check_integrity_names_a_block_in_two_tables():
     manager = KVCacheManager(num_blocks=4, block_size=4)
     manager.allocate("A", 4)
     manager.allocate("B", 4)
-    manager._tables["B"].append(0)
+    manager._tables["B"].blocks.append(0)
     with pytest.raises(RuntimeError, match="block 0 is in 2 tables, its reference count is 1"):
         manager.check_integrity()
 
@@ -125,7 +126,7 @@ def test_check_integrity_names_a_block_in_two_tables():
 def test_check_integrity_names_a_block_that_no_table_has():
     manager = KVCacheManager(num_blocks=4, block_size=4)
     manager.allocate("A", 8)
-    manager._tables["A"].pop()
+    manager._tables["A"].blocks.pop()
     with pytest.raises(RuntimeError, match="block 1 is in 0 tables, its reference count is 1"):
         manager.check_integrity()
 
@@ -211,7 +212,7 @@ class ForgetsOneBlock(KVCacheManager):
     """Planted: free gives back all blocks but the first."""
 
     def free(self, request_id):
-        blocks = self._tables.pop(request_id, [])[::-1]
+        blocks = self._tables.pop(request_id, BlockTable()).blocks[::-1]
         for block in blocks[:-1]:
             self.pool.free(block)
         return blocks
@@ -220,15 +221,15 @@ class ForgetsOneBlock(KVCacheManager):
 class AddsABlockAtTheBoundary(KVCacheManager):
     """Planted: tokens // block_size + 1 blocks, which is one too many at multiples of the block size."""
 
-    def num_missing(self, request_id, num_tokens):
-        return max(0, num_tokens // self.block_size + 1 - len(self._tables.get(request_id, [])))
+    def num_missing(self, request_id, num_tokens, prefix=()):
+        return max(0, num_tokens // self.block_size + 1 - self.num_slots_held(request_id) // self.block_size)
 
 
 class ForgetsTheLastBlock(KVCacheManager):
     """Planted: tokens // block_size blocks, right at multiples of the block size only."""
 
-    def num_missing(self, request_id, num_tokens):
-        return max(0, num_tokens // self.block_size - len(self._tables.get(request_id, [])))
+    def num_missing(self, request_id, num_tokens, prefix=()):
+        return max(0, num_tokens // self.block_size - self.num_slots_held(request_id) // self.block_size)
 
 
 class SharesABlock(KVCacheManager):
@@ -237,7 +238,8 @@ class SharesABlock(KVCacheManager):
     def free(self, request_id):
         blocks = super().free(request_id)
         if len(blocks) > 1:
-            self._tables[request_id] = blocks[:1]
+            self._tables[request_id] = BlockTable()
+            self._tables[request_id].blocks = blocks[:1]
         return blocks
 
 
@@ -246,7 +248,7 @@ class TakesBlocksBeforeItRefuses(KVCacheManager):
 
     def allocate(self, request_id, num_tokens):
         new = [self.pool.allocate() for _ in range(self.num_missing(request_id, num_tokens))]
-        self._tables.setdefault(request_id, []).extend(new)
+        self._tables.setdefault(request_id, BlockTable()).blocks.extend(new)
         return new
 
 

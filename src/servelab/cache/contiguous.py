@@ -4,7 +4,11 @@ Each request gets one unbroken range of slots when it starts, long enough for al
 neither grow nor move, so memory is lost inside the ranges (reserved, never used) and between them (holes).
 """
 
+from collections.abc import Sequence
+
+from servelab.cache.memory import CacheMemory, cache_memory, check_storage
 from servelab.cache.pool import check_count, check_index
+from servelab.cache.storage import KVStorage
 from servelab.costs import holes
 
 RESERVES = ("max", "exact")
@@ -24,12 +28,23 @@ class ContiguousCacheManager:
     """First-fit ranges in a pool of `num_slots` slots, one slot per token.
 
     reserve: "max" gives every request `max_model_len` slots; "exact" gives it the number it asks for, which a
-    server that trusts `max_tokens` knows in advance.
+    server that trusts `max_tokens` knows in advance. storage: the tensors behind the slots, for `memory`.
+
+    A range belongs to one request, so nothing is ever found again (`match_prefix`) or copied on write: the methods
+    for both are those of `KVCacheManager`, with nothing to do.
     """
 
     block_size = 1
+    prefix_caching = False
 
-    def __init__(self, num_slots: int, reserve: str = "max", max_model_len: int | None = None) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        reserve: str = "max",
+        max_model_len: int | None = None,
+        *,
+        storage: KVStorage | None = None,
+    ) -> None:
         check_count("num_slots", num_slots)
         if reserve not in RESERVES:
             raise ValueError(f"expected reserve in {RESERVES}, got {reserve!r}")
@@ -40,7 +55,11 @@ class ContiguousCacheManager:
         self.num_slots = num_slots
         self.reserve = reserve
         self.max_model_len = max_model_len
+        self.storage = storage
+        if storage is not None:
+            check_storage(storage, num_slots)
         self._ranges: dict[str, range] = {}
+        self._num_tokens: dict[str, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -70,12 +89,16 @@ class ContiguousCacheManager:
         """The runs of free slots, from the start of the pool to its end."""
         return [range(start, start + length) for start, length in holes(self.num_slots, self._taken())]
 
-    def num_missing(self, request_id: str, num_tokens_total: int) -> int:
+    def match_prefix(self, token_ids: Sequence[int], salt: str | None = None) -> list[int]:
+        """No blocks: a range keeps nothing that another request could begin with."""
+        return []
+
+    def num_missing(self, request_id: str, num_tokens_total: int, prefix: Sequence[int] = ()) -> int:
         """Slots in a row that the request still lacks: 0 once it holds a range that is long enough."""
         needed = self._length_for(num_tokens_total)
         return 0 if len(self._ranges.get(request_id, range(0))) >= needed else needed
 
-    def can_allocate(self, request_id: str, num_tokens_total: int) -> bool:
+    def can_allocate(self, request_id: str, num_tokens_total: int, prefix: Sequence[int] = ()) -> bool:
         """Whether `allocate` with the same arguments would succeed now."""
         num_missing = self.num_missing(request_id, num_tokens_total)
         return num_missing == 0 or (request_id not in self._ranges and num_missing <= self.largest_hole)
@@ -88,6 +111,7 @@ class ContiguousCacheManager:
         """
         needed = self.num_missing(request_id, num_tokens_total)
         if needed == 0:
+            self._num_tokens[request_id] = num_tokens_total
             return range(0)
         if request_id in self._ranges:
             held = len(self._ranges[request_id])
@@ -95,12 +119,35 @@ class ContiguousCacheManager:
         for hole in self.holes():
             if len(hole) >= needed:
                 self._ranges[request_id] = hole[:needed]
+                self._num_tokens[request_id] = num_tokens_total
                 return hole[:needed]
         raise OutOfSlots(needed, self.num_free, self.largest_hole)
 
     def free(self, request_id: str) -> range:
         """Give the request's range back and return it; ``range(0)`` when it holds none."""
+        self._num_tokens.pop(request_id, None)
         return self._ranges.pop(request_id, range(0))
+
+    def needs_copy(self, request_id: str, position: int) -> bool:
+        """False: no slot has two owners."""
+        return False
+
+    def copy_on_write(self, request_id: str, position: int) -> None:
+        """Nothing to copy."""
+
+    def cache_full_blocks(
+        self, request_id: str, token_ids: Sequence[int], salt: str | None = None, num_tokens: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Nothing that could be found later."""
+        return []
+
+    def take_evictions(self) -> list[int]:
+        """Nothing was cached, so nothing is lost."""
+        return []
+
+    def num_slots_held(self, request_id: str) -> int:
+        """Tokens that the request's range has room for; 0 when it holds none."""
+        return len(self._ranges.get(request_id, ()))
 
     def start(self, request_id: str) -> int:
         """The slot of the request's token 0."""
@@ -113,8 +160,24 @@ class ContiguousCacheManager:
         return slots[position]
 
     def slots(self, request_id: str, start: int, stop: int) -> list[int]:
-        """The slots of the tokens ``start .. stop - 1``."""
-        return [self.slot(request_id, position) for position in range(start, stop)]
+        """The slots of the tokens ``start .. stop - 1``. Raises ValueError outside the request's range."""
+        slots = self._range(request_id)
+        if not 0 <= start <= stop <= len(slots):
+            raise ValueError(
+                f"expected 0 <= start <= stop <= {len(slots)} (the slots of request {request_id!r}), "
+                f"got {start} and {stop}"
+            )
+        return list(slots[start:stop])
+
+    def memory(self) -> CacheMemory:
+        """Where every byte of the storage is. Raises ValueError when the manager was given no storage."""
+        return cache_memory(
+            self.storage,
+            num_slots=self.num_slots,
+            used_slots=sum(self._num_tokens.values()),
+            held_slots=self.num_slots - self.num_free,
+            cached_slots=0,
+        )
 
     def check_integrity(self) -> None:
         """Raise RuntimeError when two ranges overlap, one leaves the pool, or holes and ranges do not add up to it."""

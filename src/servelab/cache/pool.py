@@ -1,9 +1,10 @@
-"""`BlockPool`: which physical blocks are free, and how many owners each of the others has.
+"""`BlockPool`: which physical blocks are free, how many owners each of the others has, and which keep their content.
 
-The pool knows block numbers only. It knows neither requests (`manager.py`) nor tensors (`storage.py`).
+The pool knows block numbers only. It knows neither requests (`manager.py`) nor what a block's content is
+(`prefix.py`) nor tensors (`storage.py`).
 """
 
-from collections import deque
+from collections import OrderedDict
 
 
 def check_count(name: str, value: object) -> None:
@@ -33,22 +34,32 @@ class BlockPool:
     """`num_blocks` physical blocks, numbered from 0, each with a reference count.
 
     The block that has been free for longest is handed out next; a new pool hands out 0, 1, 2, ... So a block
-    keeps its old contents for as long as possible after it was freed.
+    keeps its old content for as long as possible after it was freed. Where that content is worth finding again
+    (`keep`), the free block is *cached*: it can get an owner again (`acquire`) until it is handed out as a new one.
+    The order of the free queue is then that of least recent use.
 
-    Invariant: ``num_free + num_referenced == num_blocks``, and a block is in the free queue exactly when its
-    reference count is 0.
+    Invariant: blank + cached + referenced blocks = `num_blocks`; blank and cached ones, and only they, are in the
+    free queue, and have a reference count of 0.
     """
 
     def __init__(self, num_blocks: int) -> None:
         check_count("num_blocks", num_blocks)
         self.num_blocks = num_blocks
-        self._free = deque(range(num_blocks))
+        # A queue whose middle can be taken out in the same time as its ends: a cached block gets an owner again.
+        self._free = OrderedDict.fromkeys(range(num_blocks))
         self._reference_counts = [0] * num_blocks
+        self._kept: set[int] = set()
+        self._num_cached = 0
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody owns."""
+        """Blocks that nobody owns, cached ones included: all of them can be handed out."""
         return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody owns and whose content can still be found."""
+        return self._num_cached
 
     @property
     def num_referenced(self) -> int:
@@ -60,20 +71,43 @@ class BlockPool:
         check_index("a block", block, self.num_blocks)
         return self._reference_counts[block]
 
+    def is_kept(self, block: int) -> bool:
+        """Whether the content of `block` can be found, with an owner or without. Raises ValueError outside the pool."""
+        check_index("a block", block, self.num_blocks)
+        return block in self._kept
+
     def allocate(self) -> int:
-        """Take the block that has been free for longest; its reference count becomes 1.
+        """Take the block that has been free for longest; its reference count becomes 1, its content is forgotten.
 
         Raises OutOfBlocks when none is free.
         """
         if not self._free:
             raise OutOfBlocks(needed=1, free=0)
-        block = self._free.popleft()
+        block, _ = self._free.popitem(last=False)
         self._reference_counts[block] = 1
+        if block in self._kept:
+            self._kept.remove(block)
+            self._num_cached -= 1
         return block
 
-    def acquire(self, block: int) -> None:
-        """Add an owner to a block that has one. Raises ValueError for a free block: nobody vouches for its contents."""
+    def keep(self, block: int) -> None:
+        """Let the content of an owned block be found until the block is handed out again, freed or not.
+
+        Raises ValueError for a free block: nobody vouches for its content.
+        """
         self._check_owned(block)
+        self._kept.add(block)
+
+    def acquire(self, block: int) -> None:
+        """Add an owner to a block that has one, or whose content was kept.
+
+        Raises ValueError for any other free block: nobody vouches for its content.
+        """
+        if self.is_kept(block) and self._reference_counts[block] == 0:
+            del self._free[block]
+            self._num_cached -= 1
+        else:
+            self._check_owned(block)
         self._reference_counts[block] += 1
 
     def free(self, block: int) -> None:
@@ -84,19 +118,20 @@ class BlockPool:
         self._check_owned(block)
         self._reference_counts[block] -= 1
         if self._reference_counts[block] == 0:
-            self._free.append(block)
+            self._free[block] = None
+            self._num_cached += block in self._kept
 
     def check_integrity(self) -> None:
         """Raise RuntimeError that says which invariant of this pool is broken. Costs O(num_blocks): for tests."""
-        free = set(self._free)
-        if len(free) != len(self._free):
-            raise RuntimeError(f"a block is in the free queue twice: {sorted(self._free)}")
         unreferenced = {block for block, count in enumerate(self._reference_counts) if count == 0}
-        if free != unreferenced:
+        if self._free.keys() != unreferenced:
             raise RuntimeError(
-                f"lost blocks (no owner, not free): {sorted(unreferenced - free)}; "
-                f"free blocks with an owner: {sorted(free - unreferenced)}"
+                f"lost blocks (no owner, not free): {sorted(unreferenced - self._free.keys())}; "
+                f"free blocks with an owner: {sorted(self._free.keys() - unreferenced)}"
             )
+        cached = len(self._kept & unreferenced)
+        if cached != self._num_cached:
+            raise RuntimeError(f"{cached} free blocks keep their content, {self._num_cached} were counted")
 
     def _check_owned(self, block: int) -> None:
         check_index("a block", block, self.num_blocks)
