@@ -38,9 +38,10 @@ def quantize_kv_reference(x: Tensor, dtype: str, scale: Tensor | float | None = 
         "fp8_e4m3", "fp8_e5m2": codes as uint8 (the bits of the float8); scale float32, as given: a number, or a
         tensor that broadcasts to [...], such as [G] for x [T, G, D]. Default 1.0.
 
-    INT8: a group of zeros becomes zeros exactly. Every number is met within half a step, scale / 2, where the largest
-    is at least 0.008; below, float16 has few digits left for the scale, and the error is at most 4e-6. A group with a
-    NaN or an infinity becomes NaN as a whole, so that the fault stays visible and stays in its group.
+    INT8: a group of zeros becomes zeros exactly. Every number is met within half a step (scale / 2), or within 4e-6
+    where that is more: for a largest number below 0.008, float16 has few digits left for the scale. Beyond 8.3e6,
+    127 times the largest float16, numbers saturate. A group with a NaN or an infinity becomes NaN as a whole, so that
+    the fault stays visible and stays in its group.
     FP8: what lies beyond the largest finite number, infinity included, becomes that number; NaN stays NaN.
     """
     if dtype == "int8":

@@ -1,0 +1,253 @@
+"""`quantize_kv`: every number within half a step, faults that stay in their group, and scales that never reach 0."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servelab.kernels import FP8_MAX, dequantize_kv, quantize_kv, quantize_kv_reference
+
+FP8 = sorted(FP8_MAX)
+# The spacing of float8 numbers, relative to the number: half a unit in the last of 3 and 2 bits, and the finest step.
+RELATIVE = {"fp8_e4m3": 1 / 16, "fp8_e5m2": 1 / 8}
+SMALLEST = {"fp8_e4m3": 2.0**-9, "fp8_e5m2": 2.0**-16}
+
+
+def round_trip(x: torch.Tensor, dtype: str, scale=None) -> torch.Tensor:
+    stored, scales = quantize_kv(x, dtype, scale)
+    return dequantize_kv(stored, scales, dtype)
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(1,), (64,), (5, 1), (1, 3, 64), (7, 3, 59), (0, 3, 64), (2, 3, 4, 5)])
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_int8_has_a_float16_scale_a_group_and_meets_numbers_within_half_a_step(shape, x_dtype):
+    x = randn(*shape).to(x_dtype)
+    stored, scales = quantize_kv(x, "int8")
+    assert (stored.dtype, scales.dtype) == (torch.int8, torch.float16)
+    assert (stored.shape, scales.shape) == (x.shape, x.shape[:-1])
+    back = dequantize_kv(stored, scales, "int8")
+    assert back.dtype == torch.float32
+    # Dividing and multiplying round too, by far less than a thousandth of a step.
+    assert ((back - x.float()).abs() <= scales.float()[..., None] * 0.501).all()
+
+
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("shape", [(1,), (5, 1), (1, 3, 64), (7, 3, 59), (0, 3, 64)])
+def test_fp8_is_stored_as_bytes_and_meets_numbers_within_its_relative_error(dtype, shape):
+    x = randn(*shape) * 30
+    stored, scales = quantize_kv(x, dtype)
+    assert (stored.dtype, stored.shape) == (torch.uint8, x.shape)
+    assert (scales.dtype, scales.item()) == (torch.float32, 1.0)
+    error = (dequantize_kv(stored, scales, dtype) - x).abs()
+    assert (error <= torch.maximum(x.abs() * RELATIVE[dtype], torch.tensor(SMALLEST[dtype] / 2))).all()
+
+
+def test_an_outlier_of_64_makes_a_step_of_half():
+    """The number that the course tells: what is below a quarter vanishes, in INT8 and not in FP8."""
+    x = torch.tensor([64.0, 0.25, 0.26, -0.2, 1.0])
+    stored, scale = quantize_kv(x, "int8")
+    assert scale.item() == pytest.approx(0.504, abs=5e-4)
+    assert stored.tolist() == [127, 0, 1, 0, 2]
+    assert round_trip(x, "fp8_e4m3").tolist() == [64.0, 0.25, 0.25, -0.203125, 1.0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9))
+def test_int8_error_is_half_a_step_or_next_to_nothing(numbers):
+    x = torch.tensor(numbers)
+    stored, scale = quantize_kv(x, "int8")
+    assert scale > 0
+    assert stored.abs().max() <= 127
+    error = (dequantize_kv(stored, scale, "int8") - x).abs().max().item()
+    assert error <= max(scale.item() * 0.501, 4e-6)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9), st.sampled_from(["int8", *FP8]))
+def test_whatever_comes_in_codes_and_faults_stay_in_their_range(numbers, dtype):
+    x = torch.tensor([numbers, [1.0] * len(numbers)])
+    back = round_trip(x, dtype)
+    assert torch.allclose(back[1], torch.ones(len(numbers)), atol=2e-3)
+    if dtype == "int8":
+        assert back[0].isnan().all() != back[0].isfinite().all()
+        assert back[0].isnan().all() == (not x[0].isfinite().all())
+    else:
+        assert (back[0].isnan() == x[0].isnan()).all()
+        assert not back.isinf().any()
+
+
+@pytest.mark.parametrize("dtype", ["int8", *FP8])
+@pytest.mark.parametrize("shape", [(64,), (1, 3, 59), (4, 1)])
+def test_zeros_are_finite_and_exactly_zero(dtype, shape):
+    """A group of zeros must not get a scale of 0 [kernels-community#680]; alone, or beside a group that is not zero."""
+    x = torch.zeros(shape)
+    _, scales = quantize_kv(x, dtype)
+    assert (scales > 0).all()
+    assert scales.isfinite().all()
+    assert round_trip(x, dtype).equal(x)
+    assert round_trip(-x, dtype).abs().equal(x)
+    beside = torch.stack((x, torch.full(shape, 3.0)))
+    assert round_trip(beside, dtype)[0].equal(x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", *FP8])
+@pytest.mark.parametrize("value", [127 * 2.0**-4, -127 * 2.0**-4, 1.0, -1.0, 448.0, 0.02, 2.0**-9, 3e4])
+@pytest.mark.parametrize("width", [1, 64])
+def test_a_constant_group_stays_constant(dtype, value, width):
+    """As far as a range of zero width goes [kernels-community#680]: one value comes back, finite and as near as the
+    format allows, exact where it can be: 127 steps of a float16 scale; a float8 number."""
+    x = torch.full((width,), value)
+    stored, scale = quantize_kv(x, dtype)
+    back = dequantize_kv(stored, scale, dtype)
+    assert (back == back[0]).all()
+    if dtype == "int8":
+        assert abs(back[0] - value) <= abs(value) * 2**-11
+        assert (back[0] == value) == (abs(value) in (127 * 2.0**-4,))
+    else:
+        limited = min(value, FP8_MAX[dtype])
+        assert abs(back[0] - limited) <= abs(limited) * RELATIVE[dtype]
+        if abs(value) in (1.0, 448.0):
+            assert back[0] == value
+
+
+@pytest.mark.parametrize("value", [1e-7, 3.7e-6, 1e-5, 1e-3, 0.0078, 1e-30, 1.4e-45])
+def test_tiny_groups_are_met_within_what_a_float16_scale_can_say(value):
+    """Below 0.008 the scale is a subnormal float16 with few digits; it is never rounded to 0."""
+    x = torch.tensor([value, -value / 3, 0.0])
+    stored, scale = quantize_kv(x, "int8")
+    assert scale >= 2.0**-24
+    assert (dequantize_kv(stored, scale, "int8") - x).abs().max() <= max(scale.item() * 0.501, 4e-6)
+
+
+def test_a_group_beyond_the_largest_scale_saturates():
+    x = torch.tensor([3e38, -3e38, 127 * 65504.0, 0.0])
+    stored, scale = quantize_kv(x, "int8")
+    assert scale == 65504
+    assert stored.tolist() == [127, -127, 127, 0]
+
+
+@pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
+def test_a_fault_makes_its_own_int8_group_nan_and_no_other(fault):
+    x = randn(2, 3, 64)
+    clean = round_trip(x, "int8")
+    x[1, 2, 7] = fault
+    stored, scales = quantize_kv(x, "int8")
+    back = dequantize_kv(stored, scales, "int8")
+    assert back[1, 2].isnan().all()
+    back[1, 2] = clean[1, 2]
+    assert back.equal(clean)
+
+
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_saturates_explicitly_and_lets_nan_through(dtype):
+    limit = FP8_MAX[dtype]
+    x = torch.tensor([1e5, -1e5, 3e38, math.inf, -math.inf, math.nan, limit, 1.0])
+    back = round_trip(x, dtype)
+    assert back[5].isnan()
+    expected = torch.tensor([limit, -limit, limit, limit, -limit, 0.0, limit, 1.0])
+    assert back.nan_to_num(0.0).equal(expected)
+
+
+@pytest.mark.parametrize("dtype", FP8)
+def test_a_static_scale_may_be_a_number_one_a_head_or_one_a_group(dtype):
+    x = randn(5, 3, 64) * 1000
+    per_head = torch.tensor([2.0, 0.5, 8.0])
+    stored, scales = quantize_kv(x, dtype, per_head)
+    assert scales.equal(per_head)
+    for head in range(3):
+        alone, _ = quantize_kv(x[:, head], dtype, per_head[head].item())
+        assert stored[:, head].equal(alone)
+    per_group = per_head.expand(5, 3)
+    assert quantize_kv(x, dtype, per_group)[0].equal(stored)
+    assert dequantize_kv(stored, per_head, dtype).equal(dequantize_kv(stored, per_group, dtype))
+    assert dequantize_kv(stored[:, 1], 0.5, dtype).equal(dequantize_kv(stored, per_head, dtype)[:, 1])
+
+
+def test_a_scale_widens_the_range_of_fp8():
+    x = torch.tensor([1000.0])
+    assert round_trip(x, "fp8_e4m3").item() == 448
+    assert round_trip(x, "fp8_e4m3", 4.0).item() == 4 * 256
+
+
+def test_views_are_read_in_place():
+    """K and V may be views of one tensor, and a head's numbers need not lie side by side."""
+    both = randn(6, 2, 3, 64)
+    for dtype in ("int8", *FP8):
+        for view in (*both.unbind(1), both[::2, 0], both.transpose(1, 2)[:, :, 1], both[..., ::2]):
+            assert round_trip(view, dtype).equal(round_trip(view.contiguous(), dtype))
+
+
+def test_the_scale_is_rounded_before_it_divides():
+    """Codes that fit the unrounded scale miss by up to 127 * 2^-11 = 0.06 steps more: planted here, and seen."""
+    step = 2.0**-7 * (1 + 2.0**-11)  # halfway between two float16 numbers
+    x = torch.linspace(0.3, 127 * step, 4001)
+    codes, scale = quantize_kv(x, "int8")
+    planted = (x / step).round().to(torch.int8)
+    assert (dequantize_kv(planted, scale, "int8") - x).abs().max() > scale * 0.55
+    assert (dequantize_kv(codes, scale, "int8") - x)[x < 127 * scale].abs().max() <= scale * 0.501
+
+
+def test_the_same_input_gives_the_same_bits_whatever_it_is_batched_with():
+    x = randn(9, 3, 64)
+    for dtype in ("int8", *FP8):
+        stored, _ = quantize_kv(x, dtype)
+        for row in range(9):
+            assert quantize_kv(x[row : row + 1], dtype)[0].equal(stored[row : row + 1])
+
+
+def test_the_input_stays_as_it_is():
+    x = randn(2, 64)
+    before = x.clone()
+    for dtype in ("int8", *FP8):
+        quantize_kv(x, dtype)
+        quantize_kv_reference(x, dtype)
+    assert x.equal(before)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "fp8", "INT8", "", None])
+def test_an_unknown_format_is_refused(dtype):
+    with pytest.raises(ValueError, match="expected dtype in"):
+        quantize_kv(torch.zeros(4), dtype)
+    with pytest.raises(ValueError, match="expected dtype in"):
+        dequantize_kv(torch.zeros(4, dtype=torch.int8), 1.0, dtype)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(4, dtype=torch.int8), torch.tensor(1.0), torch.zeros(3, 0)])
+def test_what_has_no_numbers_in_groups_is_refused(x):
+    with pytest.raises(ValueError, match=r"expected x as floating-point numbers \[..., D\], got"):
+        quantize_kv(x, "int8")
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [
+        (torch.zeros(4, dtype=torch.uint8), "int8"),
+        (torch.zeros(4, dtype=torch.int8), "fp8_e4m3"),
+        (torch.zeros(4), "fp8_e5m2"),
+        (torch.zeros((), dtype=torch.int8), "int8"),
+    ],
+)
+def test_codes_of_another_form_are_refused(stored, dtype):
+    with pytest.raises(ValueError, match=r"expected codes as torch.u?int8 \[..., D\], got"):
+        dequantize_kv(stored, 1.0, dtype)
+
+
+def test_int8_takes_no_scale():
+    with pytest.raises(ValueError, match="expected no scale for int8"):
+        quantize_kv(torch.zeros(2, 4), "int8", 1.0)
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 1), (5, 3, 1), (4,), (2, 3)])
+def test_a_scale_that_belongs_to_no_group_is_refused(shape):
+    """One with a last axis of its own, as for broadcasting to x itself, is refused too: groups are what it counts."""
+    x = randn(5, 3, 64)
+    match = r"expected a scale that broadcasts to \[5, 3\], one a group of D, got"
+    with pytest.raises(ValueError, match=match):
+        quantize_kv(x, "fp8_e4m3", torch.ones(shape))
+    with pytest.raises(ValueError, match=match):
+        dequantize_kv(torch.zeros(5, 3, 64, dtype=torch.int8), torch.ones(shape), "int8")
