@@ -63,6 +63,29 @@ def lab(
         raise typer.Exit(130) from stopped
 
 
+@app.command("train-draft", help=_("Train a draft head on text that the model itself writes; it can be stopped."))
+def train_draft(
+    minutes: float = typer.Option(10.0, min=0.1, help=_("Minutes in all: a later run with more of them goes on.")),
+    tokens: int | None = typer.Option(None, min=1, help=_("Tokens that the model writes, not 45 % of the time.")),
+    steps: int | None = typer.Option(None, min=1, help=_("Batches to train on, instead of the rest of the time.")),
+    output: str | None = typer.Option(None, help=_("The .safetensors file to write, by default one in the cache.")),
+    model: str = typer.Option("smollm2-135m", help=_("The model that the head drafts for.")),
+    seed: int = typer.Option(0, min=0, help=_("Of prompts, draws and first weights.")),
+    k: int = typer.Option(4, min=1, max=16, help=_("Length of the drafts that acceptance is measured with.")),
+) -> None:
+    """Train; what is in the way is said in one sentence, and the exit code is then 1."""
+    from servelab.cli.train_draft import train
+
+    try:
+        train(model, output, minutes, tokens, steps, seed, k)
+    except (ValueError, RuntimeError, OSError) as reason:
+        typer.echo(f"\n{reason}", err=True)
+        raise typer.Exit(1) from reason
+    except KeyboardInterrupt as stopped:
+        typer.echo(_("\nStopped: the same command goes on from here."), err=True)
+        raise typer.Exit(130) from stopped
+
+
 def main() -> None:
     """Run the command line."""
     app()
