@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from servelab.cache import ContiguousCacheManager, KVCacheManager
+from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
 from servelab.engine import Engine, EngineConfig, RequestOutput
+from servelab.engine.request import sample_id
 from servelab.model import Model
 
 
@@ -18,12 +19,19 @@ def make_engine(toy_model) -> Callable[..., Engine]:
         if "kv_cache_bytes" not in config:
             config = {"num_blocks": 64} | config
         engine = Engine(model, EngineConfig(**{"block_size": 4} | config))
-        for layer in range(engine.storage.num_layers):
-            engine.storage.keys(layer).fill_(math.nan)
-            engine.storage.values(layer).fill_(math.nan)
+        poison(engine.storage)
         return engine
 
     return make
+
+
+def poison(storage: KVStorage) -> None:
+    """Fill every slot with what may not be read: NaN, as a number or, where numbers are stored in 8 bits, as a scale."""
+    for layer in range(storage.num_layers):
+        scales = (storage.key_scales(layer), storage.value_scales(layer))
+        stored = (storage.keys(layer), storage.values(layer))
+        for tensor in scales if storage.format == "int8" else stored:
+            tensor.fill_(0x7F if storage.format.startswith("fp8") else math.nan)  # 0x7F is NaN in both FP8 formats
 
 
 def check_step(engine: Engine) -> None:
@@ -39,32 +47,36 @@ def check_step(engine: Engine) -> None:
         if request.reservation:
             held[record.request_id] = range(request.reservation[0], sum(request.reservation))
     if isinstance(engine.cache, KVCacheManager):
+        assert list(state.free) == list(engine.cache.pool._free)
+        assert set(state.findable) == {b for b in range(engine.trace.num_blocks) if engine.cache.pool.is_kept(b)}
         assert held == {name: engine.cache.block_table(name) for name in engine.cache.request_ids}
     if isinstance(engine.cache, ContiguousCacheManager):
         assert held == {name: engine.cache._range(name) for name in engine.cache.request_ids}
     for queue, replayed in ((engine.scheduler.running, state.running), (engine.scheduler.waiting, state.waiting)):
-        assert [request.request_id for request in queue] == [engine.trace.requests[i].request_id for i in replayed]
+        assert [request.sample_id for request in queue] == [engine.trace.requests[i].request_id for i in replayed]
     for request in engine.scheduler.running:
-        replayed_request = state.requests[engine.trace.index_of(request.request_id)]
+        replayed_request = state.requests[engine.trace.index_of(request.sample_id)]
         assert replayed_request.num_computed_tokens == request.num_computed_tokens
         assert replayed_request.num_tokens == request.num_tokens
 
 
 @pytest.fixture
 def drain() -> Callable[..., dict[str, RequestOutput]]:
-    """Step to the end with a check after each step; return the final outputs by request id."""
+    """Step to the end with a check after each step; return the final outputs by request id, or id#index."""
 
     def run(engine: Engine, max_steps: int = 2000) -> dict[str, RequestOutput]:
         final: dict[str, RequestOutput] = {}
-        texts: dict[str, str] = {}
+        last: dict[str, RequestOutput] = {}
         for _ in range(max_steps):
             for output in engine.step():
-                assert output.request_id not in final, "an output came after the final one"
-                if output.request_id in texts:
-                    assert texts[output.request_id] + output.delta_text == output.text
-                texts[output.request_id] = output.text
+                name = sample_id(output.request_id, output.index)
+                assert name not in final, "an output came after the final one"
+                if name in last:
+                    assert last[name].text + output.delta_text == output.text
+                    assert last[name].token_ids + output.delta_token_ids == output.token_ids
+                last[name] = output
                 if output.finish_reason is not None:
-                    final[output.request_id] = output
+                    final[name] = output
             check_step(engine)
             if not engine.has_unfinished():
                 assert_empty(engine)

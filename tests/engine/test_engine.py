@@ -3,7 +3,6 @@
 import pytest
 
 from servelab.engine import Engine
-from servelab.engine import engine as engine_module
 from servelab.model import Model
 from servelab.model.tokenizer import ByteTokenizer
 from servelab.sampling import SamplingParams
@@ -237,7 +236,7 @@ def test_an_interrupted_generate_leaves_the_engine_as_it_was(
     owner, name = {
         "forward": (engine.runner, "run"),
         "schedule": (engine.scheduler, "schedule"),
-        "sample": (engine_module, "sample"),
+        "sample": (engine.sampler, "choose"),
     }[where]
     original, calls = getattr(owner, name), []
 
@@ -264,8 +263,8 @@ def test_an_interrupted_step_may_be_repeated(make_engine, drain, greedy, monkeyp
     engine.add_request(PROMPT, until(5), "A")
     original = engine.runner.run
 
-    def interrupt(rows):
-        original(rows)
+    def interrupt(*arguments):
+        original(*arguments)
         raise KeyboardInterrupt
 
     for _ in range(2):
@@ -284,7 +283,7 @@ def test_a_failing_forward_pass_ends_its_requests_and_nothing_else(make_engine, 
         engine.add_request(PROMPT, until(4), name)
     engine.step()
 
-    def fail(rows):
+    def fail(*_):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(engine.runner, "run", fail)
@@ -301,7 +300,7 @@ def test_a_failing_forward_pass_ends_its_requests_and_nothing_else(make_engine, 
 def test_a_failing_forward_pass_in_generate_reaches_the_caller(make_engine, assert_empty, monkeypatch):
     engine = make_engine(max_num_seqs=1)
 
-    def fail(rows):
+    def fail(*_):
         raise RuntimeError("broken")
 
     monkeypatch.setattr(engine.runner, "run", fail)
@@ -404,7 +403,7 @@ def test_an_id_that_the_tokenizer_does_not_know_has_no_text(toy_model, make_engi
 def test_whatever_the_sampling_raises_the_requests_of_the_step_end(make_engine, monkeypatch, assert_empty):
     engine = make_engine()
     engine.add_request([1, 2])
-    monkeypatch.setattr("servelab.engine.engine.sample", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
+    monkeypatch.setattr(engine.sampler, "choose", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
     with pytest.raises(RuntimeError, match="broken"):
         engine.step()
     assert [output.finish_reason for output in engine.step()] == ["error"]

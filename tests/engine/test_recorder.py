@@ -5,19 +5,21 @@ import pytest
 from servelab.cache import ContiguousCacheManager, KVCacheManager
 from servelab.engine.recorder import Recorder
 from servelab.sampling import SamplingParams
+from servelab.speculative import NGram
 from servelab.trace import Arrive, Finish, Free, Release, Reserve, Trace, Wait
 
 
 def test_the_order_of_events_in_a_step(make_engine, drain):
-    """Arrivals and aborts, then decisions, one Schedule, one Emit, then who leaves and what that frees."""
-    engine = make_engine(num_blocks=6, max_num_seqs=3)
+    """As `servelab.trace.event` says: arrivals and aborts, decisions, what was computed, then who leaves."""
+    engine = make_engine(num_blocks=8, max_num_seqs=3, speculative=NGram())
     for index in range(5):
-        engine.add_request([index + 1] * 6, SamplingParams(max_tokens=2 + 3 * index, ignore_eos=True), str(index))
+        params = SamplingParams(max_tokens=2 + 3 * index, n=1 + index % 2, ignore_eos=True, seed=1)
+        engine.add_request([index // 2 + 1] * 6, params, str(index))
     engine.abort("1")
     drain(engine)
-    order = ["arrive", "abort", "decide", "schedule", "emit", "leave"]
-    decisions = ("preempt", "admit", "allocate", "reserve", "wait")
-    seen = set()
+    order = ["arrive", "abort", "decide", "draft", "schedule", "traffic", "verify", "fork", "emit", "cache", "leave"]
+    decisions = ("preempt", "admit", "hit", "evict", "allocate", "copy", "reserve", "wait")
+    seen, decided = set(), []
     for step in engine.trace.steps:
         phase = 0
         for event in step.events:
@@ -31,7 +33,9 @@ def test_the_order_of_events_in_a_step(make_engine, drain):
             seen.add(kind)
         assert [event.kind for event in step.events].count("schedule") == 1
         assert [event.kind for event in step.events].count("emit") <= 1
+        decided += [event.kind for event in step.events if event.kind in decisions]
     assert seen == set(order)
+    assert set(decided) == set(decisions) - {"reserve"}
 
 
 def test_arriving_opens_a_step_and_an_empty_step_is_not_recorded(make_engine):
@@ -47,7 +51,8 @@ def test_arriving_opens_a_step_and_an_empty_step_is_not_recorded(make_engine):
 def test_a_contiguous_cache_records_ranges():
     cache = ContiguousCacheManager(10, reserve="exact")
     recorder = Recorder(Trace("contiguous", 10, 1), cache)
-    recorder.arrive("A", [1, 2], 2, ["a", "b"])
+    recorder.expect("A", [1, 2], 2, ["a", "b"])
+    recorder.arrive("A")
     recorder.allocate("A", cache.allocate("A", 4))
     recorder.allocate("A", cache.allocate("A", 4))
     recorder.free("A", cache.free("A"))
@@ -58,7 +63,8 @@ def test_a_contiguous_cache_records_ranges():
 @pytest.mark.parametrize(("needed", "wait"), [(0, Wait(0, "no_seat")), (3, Wait(0, "no_seat", 3, 4, 4))])
 def test_a_wait_shows_memory_only_where_memory_is_the_reason(needed, wait):
     recorder = Recorder(Trace("paged", 4, 2), KVCacheManager(4, 2))
-    recorder.arrive("A", [1], 1, ["a"])
+    recorder.expect("A", [1], 1, ["a"])
+    recorder.arrive("A")
     recorder.wait("A", "no_seat", needed)
     assert recorder.trace.steps[0].events[-1] == wait
 
@@ -70,13 +76,18 @@ def test_64_requests_and_2000_steps_are_less_than_5_mb(tmp_path):
     recorder = Recorder(trace, cache)
     names = [str(number) for number in range(64)]
     for name in names:
-        recorder.arrive(name, [49_151] * 16, 2000, [" system"] * 16)
+        recorder.expect(name, [49_151] * 16, 2000, [" system"] * 16)
+        recorder.arrive(name)
         recorder.admit(name)
     for step in range(2000):
         for name in names:
             recorder.allocate(name, cache.allocate(name, 16 + step))
         recorder.compute((name, 1 if step else 16) for name in names)
-        recorder.emit((name, 49_151, " system") for name in names)
+        recorder.traffic(270_000_000, 64 * step * 23_040, 64 * 23_040)
+        recorder.emit((name, [49_151], [" system"]) for name in names)
+        if step % 16 == 15:
+            for name in names:
+                recorder.cache_blocks(name, [(step // 16, cache.block_table(name)[step // 16])])
         recorder.close_step(0.0123456)
     path = trace.save(tmp_path / "trace.json")
     assert (len(trace.requests), len(trace.steps)) == (64, 2000)

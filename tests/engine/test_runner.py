@@ -63,13 +63,14 @@ def test_logits_equal_those_without_a_cache(make_engine, toy_model, cache):
     engine = make_engine(**cache, max_num_batched_tokens=10)
     engine.add_request(PROMPTS[4], SamplingParams(max_tokens=8), "A")
     engine.step()
-    rows = engine.scheduler.schedule()
+    rows = engine.scheduler.schedule().rows
     assert rows[0].num_tokens == 3
     reference = toy_model.logits(PROMPTS[4])[-1:]
-    torch.testing.assert_close(engine.runner.run(rows), reference, rtol=1e-4, atol=1e-4)
-    before = engine.runner.run(rows).clone()
+    forward = engine.runner.run(rows)
+    torch.testing.assert_close(forward.logits, reference, rtol=1e-4, atol=1e-4)
+    assert (forward.hidden.shape, forward.num_context_tokens) == ((3, toy_model.config.hidden_size), 13)
     engine.storage.keys(0)[:2] += 1.0
-    assert (engine.runner.run(rows) - before).abs().max() > 1e-2, "what is stored must matter"
+    assert (engine.runner.run(rows).logits - reference).abs().max() > 1e-2, "what is stored must matter"
 
 
 def test_a_stray_read_of_an_unused_slot_shows(make_engine):
@@ -84,7 +85,7 @@ def test_a_stray_read_of_an_unused_slot_shows(make_engine):
 
 def test_scattered_blocks_give_the_same_tokens(make_engine, drain, greedy):
     """Blocks of a request that lie anywhere, in any order."""
-    engine = make_engine(num_blocks=12)
+    engine = make_engine(num_blocks=12, prefix_caching=False)
     for index, num_tokens in enumerate((1, 12, 1, 12, 1)):
         engine.add_request(PROMPTS[2], SamplingParams(max_tokens=num_tokens, ignore_eos=True), str(index))
     engine.step()

@@ -3,6 +3,7 @@
 from collections.abc import Container, Sequence
 
 from servelab.engine.config import EngineConfig
+from servelab.engine.request import sample_id
 from servelab.model import Model
 from servelab.sampling import SamplingParams
 from servelab.sampling.params import is_int
@@ -53,10 +54,17 @@ def check_params(params: object, model: Model) -> SamplingParams:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
         raise ValueError(f"expected params as SamplingParams, got {type(params).__name__}")
-    for token_id in params.stop_token_ids:
-        if not 0 <= token_id < model.config.vocab_size:
-            raise ValueError(f"expected stop_token_ids in 0..{model.config.vocab_size - 1}, got {token_id}")
+    for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias or ())):
+        for token_id in token_ids:
+            if not 0 <= token_id < model.config.vocab_size:
+                raise ValueError(f"expected {name} in 0..{model.config.vocab_size - 1}, got {token_id}")
     return params
+
+
+def check_seats(n: int, max_num_seqs: int) -> None:
+    """Raise ValueError when the answers to one prompt could never run together."""
+    if n > max_num_seqs:
+        raise ValueError(f"expected n <= {max_num_seqs} (max_num_seqs), got {n}")
 
 
 def check_length(num_prompt_tokens: int, max_tokens: int, max_model_len: int, num_slots: int) -> None:
@@ -70,12 +78,15 @@ def check_length(num_prompt_tokens: int, max_tokens: int, max_model_len: int, nu
             )
 
 
-def check_request_id(request_id: object, taken: Container[str]) -> str:
-    """The id, when it is a name that no unfinished request has. Raises ValueError otherwise."""
+def check_request_id(request_id: object, n: int, taken: Container[str]) -> str:
+    """The id, when no unfinished request has it or the name of one of its `n` answers. Raises ValueError otherwise."""
     if not isinstance(request_id, str) or not request_id:
         raise ValueError(f"expected request_id as a non-empty str, got {request_id!r}")
-    if check_text(request_id, "a request_id") in taken:
-        raise ValueError(f"expected a request_id that no unfinished request has, got {request_id!r} again")
+    check_text(request_id, "a request_id")
+    for index in range(n):
+        if sample_id(request_id, index) in taken:
+            again = sample_id(request_id, index)
+            raise ValueError(f"expected a request_id that no unfinished request has, got {again!r} again")
     return request_id
 
 

@@ -85,7 +85,8 @@ class _Bench:
             raise ValueError(f"expected 1 <= tokens <= total, got {num_tokens} tokens and a total of {total}")
         if name not in self.waiting:
             texts = [f"{name}{number}" for number in range(1, num_tokens + 1)]
-            self.recorder.arrive(name, list(range(1, num_tokens + 1)), total - num_tokens, texts)
+            self.recorder.expect(name, list(range(1, num_tokens + 1)), total - num_tokens, texts)
+            self.recorder.arrive(name)
             self.waiting.add(name)
         needed = total if isinstance(self.cache, ContiguousCacheManager) else num_tokens
         if not self.cache.can_allocate(name, needed):
@@ -104,7 +105,8 @@ class _Bench:
         self.recorder.allocate(name, self.cache.allocate(name, self.stored[name] + num_tokens))
         self.stored[name] += num_tokens
         self.recorder.compute([(name, num_tokens)])
-        self.recorder.emit((name, number, f"{name}{number}") for number in range(first, first + num_tokens))
+        numbers = range(first, first + num_tokens)
+        self.recorder.emit([(name, numbers, [f"{name}{number}" for number in numbers])])
 
     def free(self, name: str) -> None:
         del self.stored[self._named(name)]

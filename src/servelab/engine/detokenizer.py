@@ -1,44 +1,88 @@
-"""`Detokenizer`: token ids to text as they come, never showing half a character."""
+"""`Detokenizer`: token ids to text as they come, never showing half a character or a part of a stop string."""
 
 from collections.abc import Callable, Sequence
 
+from servelab.engine.stop import StopStrings
+from servelab.model.tokenizer import Tokenizer
+from servelab.trace import token_texts
+
 INCOMPLETE = "\ufffd"
+# Tokens that are decoded together at most, while characters are complete: decoding all of them for each new one
+# would make a long output cost the square of its length.
+WINDOW = 8
 
 
 class Detokenizer:
-    """Joined, the texts that `add` and `flush` return are the decoding of all tokens.
+    """Joined, the texts that `add` and `flush` return are the decoding of all tokens, up to the first stop string.
 
     A character may be spread over several tokens, and a tokenizer may treat the first token of a text specially
-    (a leading space). So the new text is the difference of two decodings that both begin at an earlier token.
+    (a leading space). So the new text is the difference of two decodings that begin at the same earlier token.
+
+    decode: token ids to text, U+FFFD where a character is incomplete. stop: strings that end the text before them.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode = decode
-        self._token_ids: list[int] = []
-        self._context = 0
-        self._shown = 0
+        self._stop = StopStrings(stop) if stop else None
+        self._window: list[int] = []
+        self._boundary = 0  # in the window: behind the last token but one after which all characters were complete
+        self._shown = 0  # characters of the window's decoding that were given out
         self.text = ""
 
-    def add(self, token_id: int) -> str:
-        """Take one more token and return the text that is certain now: "" while a character is incomplete."""
-        self._token_ids.append(token_id)
-        shown, known = self._texts()
-        if known.endswith(INCOMPLETE):
-            return ""
-        self._context, self._shown = self._shown, len(self._token_ids)
-        return self._show(known[len(shown) :])
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has come: the text is over."""
+        return self._stop is not None and self._stop.found
+
+    def add(self, token_id: int, *, may_stop: bool = True) -> str:
+        """Take one more token and return the text that is certain now: "" while it may still become something else.
+
+        may_stop: whether a stop string counts that begins with this token's text.
+        """
+        self._window.append(token_id)
+        known = self._decode(self._window)
+        certain = known.rstrip(INCOMPLETE)
+        text = certain[self._shown :]
+        self._shown = max(self._shown, len(certain))
+        if len(certain) == len(known):
+            if len(self._window) >= WINDOW:
+                self._window = self._window[self._boundary :]
+                self._shown = len(self._decode(self._window))
+            self._boundary = len(self._window)
+        return self._show(text, may_stop)
 
     def flush(self) -> str:
         """The rest when no more tokens come; an incomplete character shows as U+FFFD."""
-        shown, known = self._texts()
-        self._context = self._shown = len(self._token_ids)
-        return self._show(known[len(shown) :])
+        text = self._decode(self._window)[self._shown :]
+        self._window, self._boundary, self._shown = [], 0, 0
+        shown = self._show(text, may_stop=True)
+        if self._stop is None:
+            return shown
+        rest = self._stop.flush()
+        self.text += rest
+        return shown + rest
 
-    def _texts(self) -> tuple[str, str]:
-        """The text that was shown and the text that is known, both from the context on."""
-        window = self._token_ids[self._context :]
-        return self._decode(window[: self._shown - self._context]), self._decode(window)
-
-    def _show(self, text: str) -> str:
+    def _show(self, text: str, may_stop: bool) -> str:
+        if self._stop is not None and may_stop:
+            text = self._stop.feed(text)
         self.text += text
         return text
+
+
+class TokenTexts:
+    """What widgets show of each token: "" where it has no text of its own. Each token is looked up once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def __call__(self, token_ids: Sequence[int]) -> list[str]:
+        return [self._known[token] if token in self._known else self._look_up(token) for token in token_ids]
+
+    def _look_up(self, token_id: int) -> str:
+        try:
+            piece = self._tokenizer.token_text(token_id)
+        except ValueError:  # many models have rows beyond their tokenizer's last id, to fill a tile
+            piece = ""
+        [self._known[token_id]] = token_texts([piece])
+        return self._known[token_id]

@@ -3,6 +3,7 @@
 import psutil
 import torch
 
+from servelab.cache import kv_bytes_per_token
 from servelab.engine.config import EngineConfig
 from servelab.model import Model
 
@@ -10,23 +11,30 @@ CPU_SHARE, CPU_CAP_BYTES = 0.25, 512 * 2**20
 GPU_SHARE = 0.8
 
 
-def pool_blocks(model: Model, config: EngineConfig) -> int:
+def pool_blocks(model: Model, config: EngineConfig, draft_block_bytes: int = 0) -> int:
     """Blocks of the pool: as configured, or what a share of the free memory holds.
 
+    draft_block_bytes: what a draft keeps for each block beside the target's keys and values; it counts as theirs.
     The share is 80 % of a GPU's free memory; on a CPU, which runs other programs too, 25 % and at most 512 MiB.
     Never more than `max_num_seqs` requests of the greatest length can fill. Raises ValueError when the bytes do
     not hold one block, or the pool is larger than the free memory.
     """
-    block_bytes = config.block_size * model.kv_bytes_per_token
+    block_bytes = config.block_size * token_bytes(model, config) + draft_block_bytes
     num_blocks = _wanted_blocks(model, config, block_bytes)
     # An operating system may promise more than it has, and then kills the process that uses it.
     available = available_bytes(model.device)
     if num_blocks * block_bytes > available:
         raise ValueError(
             f"expected a KV pool of at most {available} bytes (the free memory), got {num_blocks} blocks of "
-            f"{config.block_size} tokens x {model.kv_bytes_per_token} bytes = {num_blocks * block_bytes} bytes"
+            f"{config.block_size} tokens, {block_bytes} bytes each = {num_blocks * block_bytes} bytes"
         )
     return num_blocks
+
+
+def token_bytes(model: Model, config: EngineConfig) -> int:
+    """Bytes that the KV cache keeps for one token in the configured format: K, V and their scales, all layers."""
+    shape = model.config
+    return kv_bytes_per_token(shape.num_layers, shape.num_kv_heads, shape.head_dim, model.dtype, config.kv_cache_dtype)
 
 
 def _wanted_blocks(model: Model, config: EngineConfig, block_bytes: int) -> int:

@@ -15,15 +15,15 @@ class SilentModel(Model):
 
     __slots__ = ()
 
-    def forward(
-        self,
-        token_ids: Tensor | Sequence[int],
-        positions: Tensor | Sequence[int],
-        attention: Attention,
-        logits_rows: Tensor | Sequence[int] | None = None,
+    def hidden(
+        self, token_ids: Tensor | Sequence[int], positions: Tensor | Sequence[int], attention: Attention
     ) -> Tensor:
-        """Zeros [N, V], where N is the number of rows whose logits are wanted."""
-        return torch.zeros(len(token_ids if logits_rows is None else logits_rows), self.config.vocab_size)
+        """Zeros [T, E]."""
+        return torch.zeros(len(token_ids), self.config.hidden_size)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Zeros [N, V]."""
+        return torch.zeros(len(hidden), self.config.vocab_size)
 
 
 @cache

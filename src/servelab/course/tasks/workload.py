@@ -27,10 +27,13 @@ def draw_load(
     last_arrival: int,
     **engine: int,
 ) -> Load:
-    """Draw requests whose lengths lie in the two ranges, ends included; half of them come at step 0."""
+    """Draw requests whose lengths lie in the two ranges, ends included; half of them come at step 0.
+
+    Prefix caching is off: all prompts begin alike, and only their lengths are to count.
+    """
     arrivals = sorted(0 if index % 2 == 0 else rng.randint(1, last_arrival) for index in range(num_requests))
     requests = [[step, rng.randint(*prompt), rng.randint(*output)] for step in arrivals]
-    return {"requests": requests, "engine": engine}
+    return {"requests": requests, "engine": {"prefix_caching": False, **engine}}
 
 
 def serve(engine: Engine, load: Load) -> Trace:
