@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from servelab.sampling.order import first, highest
+from servelab.sampling.order import first
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +58,5 @@ def _most_likely(row: Tensor, n: int) -> Tensor:
     """The first `n` tokens of a row in their order, int64 [n]. row: [V]."""
     if not n:
         return torch.empty(0, dtype=torch.int64, device=row.device)
-    ids = first(row, n, highest(row, n)[-1])
+    ids = first(row, n)
     return ids[row[ids].sort(descending=True, stable=True).indices]

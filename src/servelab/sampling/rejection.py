@@ -38,12 +38,15 @@ def rejection_sample(
     _check(draft_tokens, draft_probs, target_probs, num_draft, uniforms)
     num_requests, k = draft_tokens.shape
     rows = torch.arange(num_requests, device=target_probs.device)
-    counts = torch.arange(k, device=target_probs.device) < num_draft[:, None]  # [B, k]
-    named = draft_tokens.masked_fill(~counts, 0)
+    places = torch.arange(k, device=target_probs.device)
+    drafted = places < num_draft[:, None]  # [B, k]
+    named = draft_tokens.long().masked_fill(~drafted, 0)
 
     p = target_probs[:, :k].gather(2, named[:, :, None]).squeeze(2).double()  # [B, k]
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(2, named[:, :, None]).squeeze(2).double()
-    accepted = (uniforms[:, :k].double() * q < p) & counts
+    if not ((q > 0) | ~drafted).all():
+        raise ValueError(f"expected draft_probs above 0 at each draft token, got {q[drafted].tolist()}")
+    accepted = (uniforms[:, :k].double() * q < p) & drafted
     num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [B]
 
     last = target_probs[rows, num_accepted].double()  # [B, V]: a copy
@@ -60,7 +63,7 @@ def rejection_sample(
         last[rejected] = residual
 
     tokens = torch.full((num_requests, k + 1), -1, dtype=torch.int64, device=target_probs.device)
-    tokens[:, :k] = torch.where(torch.arange(k, device=tokens.device) < num_accepted[:, None], draft_tokens, -1)
+    tokens[:, :k] = named.masked_fill(places >= num_accepted[:, None], -1)
     tokens[rows, num_accepted] = draw(last, uniforms[:, k])
     return tokens, num_accepted
 
@@ -90,21 +93,18 @@ def _check(
     if not ((uniforms >= 0) & (uniforms < 1)).all():
         raise ValueError("expected uniforms in [0, 1), got " + str([float(uniforms.min()), float(uniforms.max())]))
     places = torch.arange(k + 1, device=num_draft.device)
-    counts = places[:k] < num_draft[:, None]
-    named = draft_tokens[counts]
+    drafted = places[:k] < num_draft[:, None]
+    named = draft_tokens[drafted]
     if ((named < 0) | (named >= vocab_size)).any():
         raise ValueError(f"expected draft_tokens in 0..{vocab_size - 1}, got {named.tolist()}")
     _check_distributions("target_probs", target_probs, places <= num_draft[:, None])
     if draft_probs is not None:
-        _check_distributions("draft_probs", draft_probs, counts)
-        given = draft_probs[counts].gather(1, named[:, None])
-        if not (given > 0).all():
-            raise ValueError(f"expected draft_probs above 0 at each draft token, got {given.squeeze(1).tolist()}")
+        _check_distributions("draft_probs", draft_probs, drafted)
 
 
 def _check_distributions(name: str, probs: Tensor, used: Tensor) -> None:
     """Look at the rows [V] of probs [B, n, V] that are used [B, n]."""
-    sums, lowest = probs.sum(dim=-1, dtype=torch.float64), probs.amin(dim=-1)
+    sums, lowest = probs.sum(dim=-1), probs.amin(dim=-1)
     wrong = used & ~(((sums - 1).abs() <= SUM_TOLERANCE) & (lowest >= 0))  # a NaN is no number in any range
     if wrong.any():
         request, place = wrong.nonzero()[0].tolist()

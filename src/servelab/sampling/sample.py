@@ -30,16 +30,16 @@ def sample(
     if len(generators) != len(params):
         raise ValueError(f"expected one generator for each of {len(params)} params, got {len(generators)}")
     logits = process_logits(logits, params, histories, end_token_ids)
-    tokens: list[int] = most_likely(logits, params).tolist()
+    tokens, tops = most_likely(logits, params)
     for row, (row_params, generator) in enumerate(zip(params, generators, strict=True)):
         if row_params.temperature > 0:
-            tokens[row] = draw_token(logits[row], row_params, generator)
+            tokens[row] = draw_token(logits[row], tops[row], row_params, generator)
     return tokens
 
 
-def draw_token(row: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
-    """One draw for one row. row: processed logits [V] with a finite maximum; params: of a temperature above 0."""
-    ids, weights = shortlist(row, params)
+def draw_token(row: Tensor, top: float, params: SamplingParams, generator: torch.Generator) -> int:
+    """One draw for one row. row: processed logits [V]; top: the highest, finite; params: temperature above 0."""
+    ids, weights = shortlist(row, top, params)
     place = draw(weights[None], uniform(generator, 1))
     return int(place if ids is None else ids[place])
 

@@ -76,14 +76,14 @@ def verify(
             histories[request].after(drafts[request][: row - starts[request]]) for row, request in enumerate(owners)
         ]
     logits = process_logits(logits, row_params, row_histories, end_token_ids)
-    tokens = most_likely(logits, row_params).tolist()
+    tokens, tops = most_likely(logits, row_params)
     results: list[Verification] = []
     for request, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         draft, rows = list(drafts[request]), slice(start, start + length + 1)
         if params[request].temperature == 0:
             results.append(_verify_greedy(draft, tokens[rows]))
         elif not draft:
-            token = draw_token(logits[start], params[request], generators[request])
+            token = draw_token(logits[start], tops[start], params[request], generators[request])
             results.append(Verification(token_ids=[token], num_accepted=0, p=[], q=[], u=[]))
         else:
             probs = probabilities(logits[rows], row_params[rows])
