@@ -86,8 +86,74 @@ def test_check_integrity_names_a_free_block_with_an_owner():
         pool.check_integrity()
 
 
+def test_a_kept_block_can_get_an_owner_again_until_it_is_handed_out():
+    pool = BlockPool(2)
+    block = pool.allocate()
+    pool.keep(block)
+    pool.free(block)
+    assert (pool.num_free, pool.num_cached, pool.num_referenced) == (2, 1, 0)
+    pool.acquire(block)
+    assert (pool.num_free, pool.num_cached, pool.num_referenced) == (1, 0, 1)
+    pool.free(block)
+    assert [pool.allocate(), pool.allocate()] == [1, block]
+    pool.free(block)
+    assert (pool.num_free, pool.num_cached) == (1, 0)
+    with pytest.raises(ValueError, match="got block 0, which is free"):
+        pool.acquire(block)
+
+
+def test_a_block_that_was_hit_goes_to_the_end_of_the_queue():
+    """Least recently used first: a hit counts as a use."""
+    pool = BlockPool(3)
+    for block in (0, 1, 2):
+        pool.allocate()
+        pool.keep(block)
+    for block in (0, 1, 2):
+        pool.free(block)
+    pool.acquire(0)
+    pool.free(0)
+    assert [pool.allocate() for _ in range(3)] == [1, 2, 0]
+
+
+def test_a_free_block_cannot_be_kept():
+    with pytest.raises(ValueError, match="got block 1, which is free"):
+        BlockPool(2).keep(1)
+
+
+def test_an_owned_block_is_no_cached_one():
+    """`num_cached` counts blocks without an owner; keeping twice is keeping once."""
+    pool = BlockPool(2)
+    pool.keep(pool.allocate())
+    pool.keep(0)
+    assert (pool.num_cached, pool.is_kept(0), pool.is_kept(1)) == (0, True, False)
+    pool.acquire(0)
+    pool.free(0)
+    assert pool.num_cached == 0
+    pool.free(0)
+    assert pool.num_cached == 1
+    pool.check_integrity()
+
+
+def test_shared_means_more_than_one_owner():
+    pool = BlockPool(1)
+    pool.allocate()
+    assert not pool.is_shared(0)
+    pool.acquire(0)
+    assert pool.is_shared(0)
+
+
+def test_check_integrity_names_a_wrong_number_of_cached_blocks():
+    pool = BlockPool(2)
+    pool.keep(pool.allocate())
+    pool.free(0)
+    pool._num_cached = 0
+    with pytest.raises(RuntimeError, match="1 free blocks keep their content, 0 were counted"):
+        pool.check_integrity()
+
+
 class PoolMachine(RuleBasedStateMachine):
-    """The model: a list of owned blocks (once per owner), and a list of free ones in the order they became free."""
+    """The model: a list of owned blocks (once per owner), a list of free ones in the order they became free, and the
+    set of those that were kept since they were last handed out."""
 
     pool_type = BlockPool
 
@@ -96,6 +162,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = self.pool_type(5)
         self.owned: list[int] = []
         self.free: list[int] = list(range(5))
+        self.kept: set[int] = set()
 
     @rule()
     def allocate(self):
@@ -105,12 +172,32 @@ class PoolMachine(RuleBasedStateMachine):
             return
         assert self.pool.allocate() == self.free[0]
         self.owned.append(self.free.pop(0))
+        self.kept.discard(self.owned[-1])
 
     @precondition(lambda self: self.owned)
     @rule(data=st.data())
     def acquire(self, data):
         block = data.draw(st.sampled_from(self.owned))
         self.pool.acquire(block)
+        self.owned.append(block)
+
+    @precondition(lambda self: self.owned)
+    @rule(data=st.data())
+    def keep(self, data):
+        block = data.draw(st.sampled_from(self.owned))
+        self.pool.keep(block)
+        self.kept.add(block)
+
+    @precondition(lambda self: self.free)
+    @rule(data=st.data())
+    def acquire_a_free_block(self, data):
+        block = data.draw(st.sampled_from(self.free))
+        if block not in self.kept:
+            with pytest.raises(ValueError, match="which is free"):
+                self.pool.acquire(block)
+            return
+        self.pool.acquire(block)
+        self.free.remove(block)
         self.owned.append(block)
 
     @precondition(lambda self: self.owned)
@@ -132,8 +219,10 @@ class PoolMachine(RuleBasedStateMachine):
     def counts_agree(self):
         self.pool.check_integrity()
         assert self.pool.num_free == len(self.free)
+        assert self.pool.num_cached == len(self.kept & set(self.free))
         assert self.pool.num_free + self.pool.num_referenced == 5
         assert [self.pool.reference_count(block) for block in range(5)] == [self.owned.count(b) for b in range(5)]
+        assert [block for block in range(5) if self.pool.is_kept(block)] == sorted(self.kept)
 
 
 TestPoolMachine = PoolMachine.TestCase
@@ -162,7 +251,25 @@ class HandsOutTheLatest(BlockPool):
         return super().allocate()
 
 
-@pytest.mark.parametrize("pool_type", [FreesWhileOwned, HandsOutTheLatest])
+class KeepsForEver(BlockPool):
+    """Planted: a block that was handed out anew is still taken for the old content."""
+
+    def allocate(self):
+        kept = set(self._kept)
+        block = super().allocate()
+        self._kept = kept
+        return block
+
+
+class LeavesAHitInTheQueue(BlockPool):
+    """Planted: a cached block gets an owner, and is handed out to another one too."""
+
+    def acquire(self, block):
+        super().acquire(block)
+        self._free.setdefault(block)
+
+
+@pytest.mark.parametrize("pool_type", [FreesWhileOwned, HandsOutTheLatest, KeepsForEver, LeavesAHitInTheQueue])
 def test_the_machine_catches_a_planted_fault(pool_type):
     machine = type("Planted", (PoolMachine,), {"pool_type": pool_type})
     with pytest.raises((AssertionError, RuntimeError, ValueError, pytest.fail.Exception)):
@@ -170,7 +277,7 @@ def test_the_machine_catches_a_planted_fault(pool_type):
 
 
 @pytest.mark.parametrize("block", [True, 1.0, "1", None, math.nan, -1, 4])
-@pytest.mark.parametrize("method", ["free", "acquire", "reference_count"])
+@pytest.mark.parametrize("method", ["free", "acquire", "keep", "reference_count", "is_kept"])
 def test_what_is_no_block_number_is_refused_and_changes_nothing(method, block):
     """True would be block 1."""
     pool = BlockPool(4)

@@ -106,11 +106,12 @@ class KVCacheManager:
         that would begin with the blocks of `prefix` (`match_prefix`), those of them that nobody owns now.
         """
         table = self._tables.get(request_id)
-        if table is not None and 0 < num_tokens <= table.room:
+        if table is not None and type(num_tokens) is int and 0 < num_tokens <= table.room:
             return 0
         num_blocks = blocks_needed(num_tokens, self.block_size)
         if table is not None:
-            return max(0, num_blocks - len(table.blocks)) + self._num_copies(table, num_blocks)
+            written = self._tail(table, num_blocks) if num_tokens > table.num_tokens else ()
+            return max(0, num_blocks - len(table.blocks)) + sum(map(self.pool.is_shared, written))
         unowned = sum(not self.pool.reference_count(block) for block in prefix)
         return max(0, num_blocks - len(prefix)) + unowned
 
@@ -125,14 +126,14 @@ class KVCacheManager:
         Raises ValueError, and changes nothing, when the request holds blocks already or these are no cached prefix.
         """
         self._check_new(request_id)
+        if not blocks:
+            return
         entries: list[Entry] = []
         for block in blocks:
             entry = self._prefixes.entry_of(block)
             if entry is None or entry.parent is not (entries[-1] if entries else None):
                 raise ValueError(f"expected the blocks of a cached prefix, got {list(blocks)}")
             entries.append(entry)
-        if not blocks:
-            return
         for block in blocks:
             self.pool.acquire(block)
         table = self._tables[request_id] = BlockTable()
@@ -154,9 +155,9 @@ class KVCacheManager:
         if num_missing > self.pool.num_free:
             raise OutOfBlocks(needed=num_missing, free=self.pool.num_free)
         table = self._tables.setdefault(request_id, BlockTable())
-        num_blocks = blocks_needed(num_tokens, self.block_size)
-        must_copy = self._num_copies(table, num_blocks) > 0
-        new_blocks = [self._take() for _ in range(num_blocks - len(table.blocks))]
+        must_copy = any(map(self.pool.is_shared, self._tail(table)))
+        num_new = blocks_needed(num_tokens, self.block_size) - len(table.blocks)
+        new_blocks = [self._take() for _ in range(num_new)]
         table.blocks += new_blocks
         table.num_tokens = num_tokens
         table.room = 0 if must_copy else len(table.blocks) * self.block_size
@@ -180,7 +181,7 @@ class KVCacheManager:
     def needs_copy(self, request_id: str, position: int) -> bool:
         """Whether the block of token `position` has other owners, so that writing to it takes a copy first."""
         table = self._table(request_id)
-        return self.pool.reference_count(table.blocks[self._index(request_id, table, position)]) > 1
+        return self.pool.is_shared(table.blocks[self._index(request_id, table, position)])
 
     def copy_on_write(self, request_id: str, position: int) -> tuple[int, int, int] | None:
         """Give the request its own block for token `position`, if that block has other owners.
@@ -197,7 +198,7 @@ class KVCacheManager:
         self.pool.free(source)
         table.blocks[index] = block
         del table.entries[index:]
-        table.room = 0 if any(self._is_shared(other) for other in table.blocks[index:]) else self._num_slots(table)
+        table.room = 0 if any(map(self.pool.is_shared, table.blocks[index:])) else self._num_slots(table)
         return index, source, block
 
     def cache_full_blocks(
@@ -336,14 +337,9 @@ class KVCacheManager:
             self._evictions.append(block)
         return block
 
-    def _num_copies(self, table: BlockTable, num_blocks: int) -> int:
-        """Shared blocks among those that the request's next tokens go to, up to its block number `num_blocks`."""
-        if table.room:
-            return 0
-        return sum(map(self._is_shared, table.blocks[table.num_tokens // self.block_size : num_blocks]))
-
-    def _is_shared(self, block: int) -> bool:
-        return self.pool.reference_count(block) > 1
+    def _tail(self, table: BlockTable, stop: int | None = None) -> list[int]:
+        """The blocks that the next tokens go to, up to number `stop`: usually the last, or none when that is full."""
+        return table.blocks[table.num_tokens // self.block_size : stop]
 
     def _num_slots(self, table: BlockTable) -> int:
         return len(table.blocks) * self.block_size

@@ -71,6 +71,10 @@ class BlockPool:
         check_index("a block", block, self.num_blocks)
         return self._reference_counts[block]
 
+    def is_shared(self, block: int) -> bool:
+        """Whether `block`, which must be one of the pool's, has more than one owner."""
+        return self._reference_counts[block] > 1
+
     def is_kept(self, block: int) -> bool:
         """Whether the content of `block` can be found, with an owner or without. Raises ValueError outside the pool."""
         check_index("a block", block, self.num_blocks)
