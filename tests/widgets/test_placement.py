@@ -3,6 +3,21 @@
 import pytest
 
 from servelab.engine import allocation_trace
+from servelab.trace import (
+    Admit,
+    Allocate,
+    Arrive,
+    Cache,
+    Evict,
+    Finish,
+    Free,
+    Hit,
+    Preempt,
+    RequestRecord,
+    Schedule,
+    StepRecord,
+    Trace,
+)
 from servelab.widgets.placement import block_decision, block_steps
 
 
@@ -111,3 +126,56 @@ def test_a_kept_block_that_is_handed_out_is_forgotten(shared_trace):
     decision = block_decision(shared_trace, 3, 4)
     assert decision.answer == "block:2"
     assert decision.because.endswith("What block 2 had kept is forgotten.")
+
+
+def second_request(prompt, hits, evicted=()):
+    """A's 12 tokens fill blocks 0 to 2 and stay there; then B comes with `prompt` and begins with the blocks `hits`."""
+    trace = Trace("paged", num_blocks=8, block_size=4)
+    trace.requests = [RequestRecord("A", list(range(12)), 1), RequestRecord("B", prompt, 1)]
+    computed = [Admit(0), *(Allocate(0, block, block) for block in range(3)), Schedule(((0, 12),))]
+    kept = [*(Cache(0, block, block) for block in range(3)), Finish(0, "length"), *(Free(0, b) for b in (2, 1, 0))]
+    num_blocks = -(-len(prompt) // 4)
+    taken = [*(Hit(1, index, block) for index, block in enumerate(hits))]
+    new = [Allocate(1, index, 3 + index) for index in range(len(hits), num_blocks)]
+    rows = ((1, len(prompt) - 4 * len(hits)),)
+    trace.steps = [
+        StepRecord([Arrive(0), *computed, *kept]),
+        StepRecord([Arrive(1), *map(Evict, evicted), Admit(1), *taken, *new, Schedule(rows)]),
+    ]
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("prompt", "hits", "evicted", "why"),
+    [
+        (list(range(12)), [0, 1], (), "The last token of a prompt is always computed"),
+        ([*range(12), 90, 91], [0, 1, 2], (), "The tokens behind them do not fill a block."),
+        ([*range(6), *range(80, 86)], [0], (), "would need tokens 5 to 8 to be the same, and only the first 6 are."),
+        ([*range(12), 90, 91, 92, 93, 94], [0, 1], (2,), "The block behind them can no longer be found."),
+    ],
+)
+def test_it_says_why_no_more_blocks_are_taken_over(prompt, hits, evicted, why):
+    trace = second_request(prompt, hits, evicted)
+    decision = block_decision(trace, 1, 1)
+    assert block_steps(trace, 1) == [1]
+    assert decision.answer == f"block:{hits[-1]}"
+    assert why in decision.because
+    several = "Which blocks can it take over? Point at the last of them."
+    assert (several in decision.prompt) == (len(hits) > 1)
+    if len(hits) > 1:
+        assert "Block 0 is one of them, but not the last." in decision.verdict("block:0")[1]
+
+
+def test_a_block_of_other_tokens_is_none_to_take_over():
+    decision = block_decision(second_request([*range(6), *range(80, 86)], [0]), 1, 1)
+    assert "Block 1 holds other tokens, or stands behind other tokens." in decision.verdict("block:1")[1]
+
+
+def test_a_request_that_finds_its_own_blocks_again_is_asked_where_its_token_goes():
+    trace = second_request(list(range(12)), [0, 1])
+    come_back = [Preempt(1), Free(1, 5), Free(1, 1), Free(1, 0)]
+    again = [Admit(1), Hit(1, 0, 0), Hit(1, 1, 1), Allocate(1, 2, 3), Schedule(((1, 4),))]
+    trace.steps += [StepRecord(come_back), StepRecord(again)]
+    decision = block_decision(trace, 1, 3)
+    assert decision.prompt.startswith("B's tokens 9 to 12 are next.")
+    assert decision.answer == "block:3"
