@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from servelab.speculative.head import initial_network
 from servelab.training.corpus import Text
-from servelab.training.initial import linear_start
 from servelab.training.objective import Measure, Target, draw_candidates, loss, positions_to_learn
 
 
@@ -104,16 +103,4 @@ def test_tokens_that_cannot_be_drafted_are_never_accepted(target, texts):
     assert (
         Measure(without, texts[:1], k=2)(network).tokens_per_step
         < Measure(Target(target, torch.arange(257)), texts[:1], k=2)(network).tokens_per_step
-    )
-
-
-def test_the_linear_start_is_a_regression_and_the_layer_adds_nothing(target, whole, texts):
-    network = linear_start(whole, texts, seed=0)
-    measure = Measure(whole, texts, k=2)
-    started, random = measure(network), measure(initial_network(target))
-    assert started.per_position[0] > 0.05 > 5 * random.per_position[0]
-    x = torch.randn(5, target.config.hidden_size)
-    guessed = network(x, x, torch.arange(5), lambda layer, q, k, v: q)
-    torch.testing.assert_close(
-        guessed, network.fuse(torch.cat((network.hidden_norm(x), network.embedding_norm(x)), dim=-1))
     )

@@ -13,7 +13,7 @@ from servelab.engine.interrupt import uninterrupted
 from servelab.model import Model
 from servelab.speculative.head import HeadNetwork, initial_network
 from servelab.training.corpus import Corpus, Text
-from servelab.training.initial import linear_start
+from servelab.training.initial import regression_start
 from servelab.training.objective import Acceptance, Measure, Target, draw_candidates, loss
 from servelab.training.state import CurvePoint, load_state, save_state
 
@@ -34,7 +34,9 @@ class TrainingConfig:
     minutes: of training, over all runs; or steps: batches, which gives the same head on the same texts every time.
     seed: of the first weights and the order of the texts. vocabulary_size: tokens that can be drafted.
     num_candidates: of them, those that a batch is trained to tell apart.
-    num_unrolled: draft steps that a batch is trained on. k: length of the drafts that acceptance is measured with.
+    num_unrolled: draft steps that a batch is trained on at the end; training begins with one, which costs least and is
+        the base of all, and takes one more in each of as many parts.
+    k: length of the drafts that acceptance is measured with.
     hidden_weight: of the distance to the target's state in the loss.
     """
 
@@ -45,8 +47,8 @@ class TrainingConfig:
     num_candidates: int = 3072
     num_unrolled: int = 3
     k: int = 4
-    batch_tokens: int = 1000
-    learning_rate: float = 1e-3
+    batch_tokens: int = 500
+    learning_rate: float = 3e-4
     hidden_weight: float = 0.5
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class Trainer:
         if state_path.exists():
             self.network = initial_network(model)
         else:
-            self.network = linear_start(self.target, corpus.train, config.seed)
+            self.network = regression_start(self.target, corpus.train, config.seed)
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), lr=config.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
         )
@@ -87,6 +89,11 @@ class Trainer:
     def share(self) -> float:
         """Of the training that is done, 0 to 1."""
         return self._share(self.progress.step, self.progress.seconds)
+
+    @property
+    def num_steps(self) -> int:
+        """Draft steps that the next batch is trained on."""
+        return min(self.config.num_unrolled, 1 + int(self.share * self.config.num_unrolled))
 
     def _share(self, step: int, seconds: float) -> float:
         if self.config.steps is not None:
@@ -132,7 +139,7 @@ class Trainer:
             group["lr"] = self.config.learning_rate * self._schedule()
         config, generator = self.config, torch.Generator().manual_seed(self.config.seed + self.progress.step)
         candidates = draw_candidates(self.target, batch, config.num_candidates, generator)
-        value = loss(self.network, self.target, batch, config.num_unrolled, config.hidden_weight, candidates)
+        value = loss(self.network, self.target, batch, self.num_steps, config.hidden_weight, candidates)
         self.optimizer.zero_grad()
         torch.autograd.backward(value)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), GRADIENT_NORM)
