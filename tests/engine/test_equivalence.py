@@ -212,7 +212,7 @@ def test_a_stray_read_shows(toy_model, expected):
     """The poison works: a table that is one block too short leads attention to slots that hold NaN."""
     engine = Engine(toy_model, EngineConfig(block_size=BLOCK_SIZE, num_blocks=AMPLE, prefix_caching=False))
     block_table = engine.cache.block_table
-    engine.cache.block_table = lambda request_id: block_table(request_id)[:-1] + [AMPLE - 1]
+    engine.cache.block_table = lambda request_id: [*block_table(request_id)[:-1], AMPLE - 1]
     with pytest.raises((ValueError, AssertionError)):
         assert run(engine) == expected
 
