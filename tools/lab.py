@@ -79,9 +79,12 @@ def find_python(again):
 class Environment:
     """`.venv` of the course at `root`, and the note in it that says what it was made from."""
 
+    folder = ".venv"
+    floor_bytes = FLOOR_BYTES
+
     def __init__(self, root, again="make lab"):
         self.root, self.again = Path(root), again
-        self.path = self.root / ".venv"
+        self.path = self.root / self.folder
         self.bin = self.path / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.bin / ("python.exe" if os.name == "nt" else "python")
 
@@ -114,7 +117,7 @@ class Environment:
         moved = bool(stamp) and stamp.get("root") != str(self.root)
         if version not in SUPPORTED or moved or not self.has_pip():
             python = find_python(self.again)
-            say("Making .venv with Python {}.{} ({})".format(*probe(python)[0], python))
+            say("Making {} with Python {}.{} ({})".format(self.folder, *probe(python)[0], python))
             self.call([python, "-m", "venv", "--clear", str(self.path)], "The virtual environment could not be made")
             version = probe(self.python)[0]
             stamp = {}
@@ -146,7 +149,7 @@ class Environment:
 
     def check_disk(self):
         free = shutil.disk_usage(str(self.root)).free
-        if free < (UPDATE_BYTES if self.stamp() else FLOOR_BYTES):
+        if free < (UPDATE_BYTES if self.stamp() else self.floor_bytes):
             raise Stop(self.full_disk(f"{self.root} has {free / 1e9:.1f} GB free"))
 
     def full_disk(self, finding):
@@ -173,7 +176,7 @@ class Environment:
             )
         said = [line.strip() for line in errors.splitlines() if line.strip()]
         telling = [line for line in said if line.lower().startswith("error")] or said or ["no reason given"]
-        raise Stop(f"{failure} ({telling[-1]}): remove .venv and run `{self.again}` again.")
+        raise Stop(f"{failure} ({telling[-1]}): remove {self.folder} and run `{self.again}` again.")
 
     def execute(self, command):
         """Replace this process by `command`, found in the environment first."""
