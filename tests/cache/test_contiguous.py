@@ -18,7 +18,7 @@ def test_the_example_by_hand():
     manager.free("A")
     manager.free("C")
     assert manager.holes() == [range(0, 7), range(9, 16), range(23, 28)]
-    assert (manager.num_free_slots, manager.largest_hole) == (19, 7)
+    assert (manager.num_free_slots, manager.largest_hole) == (manager.num_free, manager.largest_free) == (19, 7)
     assert not manager.can_allocate("E", 9)
     with pytest.raises(OutOfSlots, match="needed 9 free slots in a row, got 19 free slots, at most 7 in a row"):
         manager.allocate("E", 9)
@@ -72,9 +72,37 @@ def test_slots_are_the_positions_after_the_start():
     manager.allocate("A", 2)
     manager.allocate("B", 4)
     assert manager.start("B") == 2
+    assert [manager.slot("B", position) for position in range(4)] == [2, 3, 4, 5]
     assert manager.slots("B", 1, 4) == [3, 4, 5]
     with pytest.raises(ValueError, match=r"expected a position in 0..3 of request 'B', got 4"):
         manager.slot("B", 4)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 5), (5, 5), (-2, -1)])
+def test_slots_outside_the_range_are_refused(start, stop):
+    manager = ContiguousCacheManager(10, reserve="exact")
+    manager.allocate("A", 2)
+    manager.allocate("B", 4)
+    assert manager.slots("B", 4, 4) == []
+    assert manager.slots("B", 0, 4) == [2, 3, 4, 5]
+    with pytest.raises(ValueError, match=r"expected 0 <= start <= stop <= 4 \(the slots of request 'B'\), got"):
+        manager.slots("B", start, stop)
+
+
+def test_the_interface_of_blocks_has_nothing_to_do():
+    """A scheduler may ask both managers the same questions: nothing is found, shared, copied or evicted."""
+    manager = ContiguousCacheManager(10, reserve="exact")
+    manager.allocate("A", 5)
+    assert manager.prefix_caching is False
+    assert manager.cache_full_blocks("A", [1, 2, 3, 4, 5], None, 5) == []
+    assert manager.match_prefix([1, 2, 3, 4, 5, 6], "salt") == []
+    assert manager.needs_copy("A", 4) is False
+    assert manager.copy_on_write("A", 4) is None
+    assert manager.take_evictions() == []
+    assert (manager.num_slots_held("A"), manager.num_slots_held("B")) == (5, 0)
+    assert manager.num_missing("B", 6, []) == 6
+    assert manager.can_allocate("B", 5, [])
+    manager.check_integrity()
 
 
 def test_freeing_twice_gives_nothing_back_the_second_time():
@@ -109,6 +137,18 @@ def test_lengths_that_cannot_be_are_refused():
         manager.allocate("A", 0)
     with pytest.raises(ValueError, match="expected a request that holds slots, got 'A'"):
         manager.start("A")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [({"A": 5}, "'A' has 5 tokens in 4"), ({"A": 4, "B": 1}, "'B' has 1 tokens in 0"), ({}, "'A' has 0 tokens in 4")],
+)
+def test_check_integrity_names_tokens_without_slots(tokens, message):
+    manager = ContiguousCacheManager(10, reserve="exact")
+    manager.allocate("A", 4)
+    manager._num_tokens = tokens
+    with pytest.raises(RuntimeError, match=f"request {message} slots"):
+        manager.check_integrity()
 
 
 def test_check_integrity_names_an_overlap():

@@ -1,6 +1,7 @@
 """`KVCacheManager`: tables at block boundaries, all or nothing, and thousands of orders against a naive model."""
 
 import math
+import sys
 
 import pytest
 from hypothesis import Phase, settings
@@ -49,7 +50,8 @@ def test_the_example_by_hand():
     assert manager.allocate("A", 9) == [3]
     assert manager.block_table("A") == [0, 1, 3]
     assert manager.slots("A", 6, 9) == [6, 7, 12]
-    assert manager.num_free_blocks == 2
+    assert manager.num_free_blocks == manager.num_free == manager.largest_free == 2
+    assert manager.num_slots == 24
 
 
 def test_freed_blocks_return_with_the_last_one_first():
@@ -102,6 +104,89 @@ def test_a_position_outside_the_table_is_refused(position):
         manager.slot("A", position)
 
 
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4])
+def test_slots_are_those_of_each_position(block_size):
+    """Every range of a table whose blocks do not lie side by side, empty ones and single ones included."""
+    manager = KVCacheManager(num_blocks=12, block_size=block_size)
+    for number in range(6):
+        manager.allocate("A", (number + 1) * block_size)
+        manager.allocate("B", (number + 1) * block_size)
+    manager.free("B")
+    held = manager.num_slots_held("A")
+    assert held == 6 * block_size
+    each = [manager.slot("A", position) for position in range(held)]
+    assert each != list(range(each[0], each[0] + held))
+    for start in range(held + 1):
+        for stop in range(start, held + 1):
+            assert manager.slots("A", start, stop) == each[start:stop]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 0), (2, 1), (0, 9), (9, 9), (8, 9), (-2, -1), (math.nan, 2)])
+def test_slots_outside_the_table_are_refused(start, stop):
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager.allocate("A", 5)
+    with pytest.raises(ValueError, match=r"expected 0 <= start <= stop <= 8 \(the slots of request 'A'\), got"):
+        manager.slots("A", start, stop)
+
+
+def test_a_request_without_blocks_holds_no_slots():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    assert manager.num_slots_held("A") == 0
+    with pytest.raises(ValueError, match="expected a request that holds blocks, got 'A'"):
+        manager.slots("A", 0, 0)
+
+
+def python_calls(function) -> int:
+    """How many Python functions are called by one call of `function`, itself not counted."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls - 1
+
+
+def test_a_request_that_needs_no_block_costs_one_call():
+    """Most steps of most requests: a scheduler with 256 of them asks several hundred times a step."""
+    manager = KVCacheManager(num_blocks=64, block_size=16, prefix_caching=True)
+    tokens = list(range(200))
+    manager.allocate("A", 100)
+    manager.cache_full_blocks("A", tokens, num_tokens=100)
+    assert python_calls(lambda: manager.allocate("A", 101)) == 1
+    assert python_calls(lambda: manager.num_missing("A", 101)) == 1
+    assert python_calls(lambda: manager.can_allocate("A", 101)) == 2
+    assert python_calls(lambda: manager.num_slots_held("A")) == 1
+    assert python_calls(lambda: manager.cache_full_blocks("A", tokens, num_tokens=111)) <= 2
+    assert python_calls(lambda: manager.slots("A", 100, 101)) <= 2
+    assert python_calls(lambda: manager.allocate("A", 113)) > 1
+
+
+def test_a_step_takes_as_many_calls_however_much_a_request_holds():
+    """10 blocks or 1,000, in steps in which a block becomes full too."""
+    costs = []
+    for num_tokens in (10 * 16, 1000 * 16):
+        manager = KVCacheManager(num_blocks=1100, block_size=16, prefix_caching=True)
+        tokens = list(range(num_tokens + 32))
+        manager.allocate("A", num_tokens)
+        manager.cache_full_blocks("A", tokens, num_tokens=num_tokens)
+
+        def step(manager=manager, tokens=tokens, num_tokens=num_tokens):
+            manager.allocate("A", num_tokens + 16)
+            manager.cache_full_blocks("A", tokens, num_tokens=num_tokens + 15)
+            manager.slots("A", num_tokens, num_tokens + 16)
+            manager.cache_full_blocks("A", tokens, num_tokens=num_tokens + 16)
+
+        costs.append(python_calls(step))
+    assert costs[0] == costs[1]
+
+
 def test_an_unknown_request_has_no_table():
     with pytest.raises(ValueError, match="expected a request that holds blocks, got 'B'"):
         KVCacheManager(4, 4).block_table("B")
@@ -129,6 +214,44 @@ def test_check_integrity_names_a_block_that_no_table_has():
     manager._tables["A"].blocks.pop()
     with pytest.raises(RuntimeError, match="block 1 is in 0 tables, its reference count is 1"):
         manager.check_integrity()
+
+
+def test_check_integrity_names_a_table_that_says_more_than_its_blocks():
+    for change in ({"room": 1}, {"entries": [None, None]}):
+        manager = KVCacheManager(num_blocks=4, block_size=4)
+        manager.allocate("A", 4)
+        for name, value in change.items():
+            setattr(manager._tables["A"], name, value)
+        with pytest.raises(RuntimeError, match="request 'A' counts more than its blocks"):
+            manager.check_integrity()
+
+
+def test_check_integrity_names_an_empty_table_and_a_block_twice():
+    manager = KVCacheManager(num_blocks=4, block_size=4)
+    manager._tables["A"] = BlockTable()
+    with pytest.raises(RuntimeError, match=r"request 'A' has an empty table or a block twice: \[\]"):
+        manager.check_integrity()
+    manager.allocate("A", 4)
+    manager.pool.acquire(0)
+    manager._tables["A"].blocks.append(0)
+    with pytest.raises(RuntimeError, match=r"request 'A' has an empty table or a block twice: \[0, 0\]"):
+        manager.check_integrity()
+
+
+def test_check_integrity_names_a_block_that_is_kept_for_nobody():
+    manager = KVCacheManager(num_blocks=4, block_size=4, prefix_caching=True)
+    manager.allocate("A", 4)
+    manager.pool.keep(0)
+    with pytest.raises(RuntimeError, match="block 0: kept True, but its prefix says otherwise"):
+        manager.check_integrity()
+
+
+@pytest.mark.parametrize("num_tokens", [2.0, True, math.nan, "2", 0, -1])
+def test_what_is_no_number_of_tokens_is_refused_for_a_running_request_too(num_tokens):
+    manager = KVCacheManager(4, 2)
+    manager.allocate("A", 2)
+    with pytest.raises(ValueError, match=r"expected num_tokens (to be an integer|>= 1), got"):
+        manager.allocate("A", num_tokens)
 
 
 class ManagerMachine(RuleBasedStateMachine):

@@ -55,9 +55,8 @@ class ContiguousCacheManager:
         self.num_slots = num_slots
         self.reserve = reserve
         self.max_model_len = max_model_len
+        check_storage(storage, num_slots, self.block_size)
         self.storage = storage
-        if storage is not None:
-            check_storage(storage, num_slots)
         self._ranges: dict[str, range] = {}
         self._num_tokens: dict[str, int] = {}
 
@@ -173,20 +172,21 @@ class ContiguousCacheManager:
         """Where every byte of the storage is. Raises ValueError when the manager was given no storage."""
         return cache_memory(
             self.storage,
-            num_slots=self.num_slots,
             used_slots=sum(self._num_tokens.values()),
             held_slots=self.num_slots - self.num_free,
             cached_slots=0,
         )
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError when two ranges overlap, one leaves the pool, or holes and ranges do not add up to it."""
+        """Raise RuntimeError when two ranges overlap, one leaves the pool, or one is shorter than its tokens."""
         try:
-            in_holes = sum(len(hole) for hole in self.holes())
+            self.holes()
         except ValueError as error:
             raise RuntimeError(f"two requests share slots, or one left the pool: {error}") from None
-        if in_holes != self.num_free:
-            raise RuntimeError(f"the holes have {in_holes} slots, {self.num_free} are free")
+        for request_id in self._ranges.keys() | self._num_tokens.keys():
+            held, num_tokens = self.num_slots_held(request_id), self._num_tokens.get(request_id, 0)
+            if not 1 <= num_tokens <= held:
+                raise RuntimeError(f"request {request_id!r} has {num_tokens} tokens in {held} slots")
 
     def _taken(self) -> list[tuple[int, int]]:
         return [(slots.start, len(slots)) for slots in self._ranges.values()]

@@ -58,9 +58,8 @@ class KVCacheManager:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.prefix_caching = prefix_caching
+        check_storage(storage, num_blocks, block_size)
         self.storage = storage
-        if storage is not None:
-            check_storage(storage, self.num_slots)
         self._prefixes = PrefixIndex(block_size, hash_block)
         self._tables: dict[str, BlockTable] = {}
         self._evictions: list[int] = []
@@ -291,7 +290,6 @@ class KVCacheManager:
                 filled[block] = max(tokens, filled.get(block, 0))
         return cache_memory(
             self.storage,
-            num_slots=self.num_slots,
             used_slots=sum(filled.values()),
             held_slots=len(filled) * self.block_size,
             cached_slots=self.pool.num_cached * self.block_size,

@@ -30,16 +30,14 @@ class CacheMemory:
         return self.keys + self.values + self.scales
 
 
-def cache_memory(
-    storage: KVStorage | None, *, num_slots: int, used_slots: int, held_slots: int, cached_slots: int
-) -> CacheMemory:
-    """The bytes of `storage`, of whose `num_slots` slots requests hold `held_slots` and fill `used_slots`.
+def cache_memory(storage: KVStorage | None, *, used_slots: int, held_slots: int, cached_slots: int) -> CacheMemory:
+    """The bytes of `storage`, of whose slots requests hold `held_slots` and fill `used_slots`.
 
-    Raises ValueError without a storage, or when it has another number of slots.
+    Raises ValueError without a storage.
     """
     if storage is None:
         raise ValueError("expected a manager that was given its storage, got one without")
-    check_storage(storage, num_slots)
+    num_slots = storage.num_blocks * storage.block_size
     token_bytes = storage.bytes_per_token()
     numbers = storage.memory() - storage.scale_memory()
     return CacheMemory(
@@ -54,8 +52,10 @@ def cache_memory(
     )
 
 
-def check_storage(storage: KVStorage, num_slots: int) -> None:
-    """Raise ValueError unless the storage has as many slots as its manager hands out."""
-    got = storage.num_blocks * storage.block_size
-    if got != num_slots:
-        raise ValueError(f"expected a storage of {num_slots} slots, got {got}")
+def check_storage(storage: KVStorage | None, num_blocks: int, block_size: int) -> None:
+    """Raise ValueError unless the storage, where there is one, has the blocks that its manager hands out."""
+    if storage is not None and (storage.num_blocks, storage.block_size) != (num_blocks, block_size):
+        raise ValueError(
+            f"expected a storage of {num_blocks} blocks of {block_size} slots, "
+            f"got {storage.num_blocks} blocks of {storage.block_size}"
+        )
