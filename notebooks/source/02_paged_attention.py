@@ -6,9 +6,9 @@
 # In chapter 01 a server kept one unbroken range of memory for each request. It reserved for the longest answer there
 # could be, and most of that stayed empty. In this chapter you take the range apart. You place tokens by hand, watch the
 # engine do the same on a real model, find out what that does to the output tokens, and count how many more requests
-# fit. Then you look for the place where it stops paying.
+# fit. Then you let requests share what they have in common, and look for the places where all this stops paying.
 #
-# Three new ideas: the **block table**, **internal fragmentation**, **capacity**. What is marked "Deeper" can be skipped.
+# Three new ideas: the **block table**, **capacity**, the **shared block**. What is marked "Deeper" can be skipped.
 
 # %% id="set-up" tags=["path55"]
 import time
@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 
 import torch
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
+from servelab.cache.prefix import PrefixIndex
 from servelab.costs import MODEL_SPECS, blocks_needed, kv_cache_bytes_per_token
 from servelab.costs import paged_waste, requests_that_fit, workload
 from servelab.course import check, goals, hint, machine, own_words
@@ -24,9 +25,9 @@ from servelab.engine import Engine, EngineConfig, allocation_trace
 from servelab.figures import bars, curve
 from servelab.model import load_model
 from servelab.ops import AttentionBatch, CachedAttention
-from servelab.ops.attention import SequenceRead
+from servelab.ops.read import SequenceRead
 from servelab.sampling import SamplingParams
-from servelab.trace import waste
+from servelab.trace import Copy, waste
 from servelab.widgets import MemoryMapWidget, PageTableWidget
 
 # float32, 4 bytes a number, so that rounding hardly plays a part
@@ -113,7 +114,7 @@ reveal("02.ninth", {"actual": table[2], "table": str(table)}, picture)
 # - **slot** = table[ *p* // *b* ] × *b* + *p* % *b*  (block number × slots a block + slots)
 # - **blocks** = *T* ÷ *b*, rounded up  (tokens ÷ tokens a block)
 #
-# The next cell evaluates both for A's 9th token and shows the code that the engine ran. In the widget after it, press
+# The next cell evaluates both for A's 9th token and shows the code that the engine ran. In the widget below it, press
 # **Next decision**: you point at the block that takes the next token, A's 8th, A's 9th, and later ones, and the run says
 # why. Space plays, the arrow keys step. Then choose request B, and do the same for B.
 
@@ -124,8 +125,6 @@ print(f"slot: table[8 // 4] = table[2] = block {block}; {block} × 4 + {offset} 
 print(f"blocks: 9 tokens ÷ 4 tokens a block = {9 / 4}, rounded up {blocks_needed(9, 4)} blocks;")
 print(f"{blocks_needed(9, 4)} × 4 - 9 = {paged_waste(9, 4)} of their slots are empty")
 source(KVCacheManager.allocate, KVCacheManager.slot, docstring=False)
-
-# %% id="page-table-widget" tags=["path55"]
 show(PageTableWidget(engine.trace, "A"))
 
 # %% [markdown] id="analogy" tags=["path55"]
@@ -167,14 +166,15 @@ tokens = {name: [t for output in each for t in output.token_ids] for name, each 
 different = sum(len(set(three)) > 1 for three in zip(*tokens.values(), strict=True))
 last = engines["blocks of 4"].trace.state_at(11)  # what each request holds in the 12th step
 tables = [request.block_table for request in last.requests]
+start = engines["contiguous"].trace.state_at(11).requests[0].reservation[0]  # where A's unbroken range begins
 jumps = sum(b != a + 1 for table in tables for a, b in pairwise(table))
 rows = ["| Prompt | Block table, blocks of 4 | Output |", "|:--|:--|:--|"]
 for prompt, table, output in zip(PROMPTS, tables, outputs["blocks of 4"], strict=True):
     rows.append(f"| {prompt} | {table} | {' '.join(output.text.split())} |")
 reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows))
 
-# %% [markdown] id="gather"
-# ### By hand: read A's keys through its table
+# %% [markdown] id="gather" tags=["deeper"]
+# ### Deeper, by hand: read A's keys through its table
 #
 # Attention needs a request's keys in the order of its tokens. With a table that is one indexing operation, a **gather**:
 # take the physical blocks in the order of the table, put them behind each other, cut at the number of tokens.
@@ -182,13 +182,12 @@ reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows)
 # The least it must read: bytes a step = tokens stored × bytes a token (all layers) + table entries × 4 bytes an entry ×
 # layers. So the bytes are not the price. What can cost time is to read many short pieces.
 #
-# The next cell gathers for layer 0, beside the run that kept everything in a row. Then it shows the code for a request
-# that is computed alone, such as a prefill: a range of slots is read as it lies, a list of slots is gathered, and the
-# attention after it is the same. Decodes through tables are gathered in the same way, several requests at once.
+# The next cell gathers for layer 0, beside the run that kept everything in a row. Then it shows how plain PyTorch reads
+# one request: a range of slots as it lies, a list of slots through a gather; the attention after it is the same. A
+# compiled kernel can do without the copy: it walks the table itself, as the GPU's does.
 
-# %% id="gather-run"
+# %% id="gather-run" tags=["deeper"]
 n, table = last.requests[0].num_computed_tokens, tables[0]
-start = engines["contiguous"].trace.state_at(11).requests[0].reservation[0]
 in_a_row = engines["contiguous"].storage.keys(0).flatten(0, 1)[start : start + n]  # [n, KV heads, head dim]
 gathered = engines["blocks of 4"].storage.keys(0)[table].flatten(0, 1)[:n]
 
@@ -203,16 +202,47 @@ print(f"and {len(table)} entries × 4 bytes × {layers} layers = {entry_bytes:,}
 print(f"{entry_bytes / kv_bytes:.3%} more")
 source(SequenceRead.__call__)
 
+# %% [markdown] id="misconception"
+# ### Misconception: "PagedAttention is a new attention algorithm"
+#
+# If it were, its result would depend on the blocks. Test it. Take one query and A's real keys and values of layer 0.
+# Compute attention with PyTorch's own function, four times: from the unbroken range; through A's table; through A's
+# table with two full blocks exchanged; through a table with one block of B's in it. Before you look: which of the last
+# three differ from the first? (B is the second prompt here.)
+
+# %% id="misconception-run"
+query = torch.randn(1, 9, 1, 64, generator=torch.Generator().manual_seed(0))
+count, attention = last.requests[0].num_computed_tokens, torch.nn.functional.scaled_dot_product_attention
+def attend(table, cache):
+    k, v = (x[table].flatten(0, 1)[:count].transpose(0, 1)[None] for x in (cache.keys(0), cache.values(0)))
+    return attention(query, k, v, enable_gqa=True)
+
+a, b = tables[0], tables[1]
+unbroken = attend(list(range(start, start + count)), engines["contiguous"].storage)
+cases = {
+    "A's table": a,
+    "two full blocks of A exchanged": [a[1], a[0], *a[2:]],
+    "B's first block in A's table": [b[0], *a[1:]],
+}
+rows = ["| Read through | Table | Largest difference |", "|:--|:--|:--|"]
+for name, table in cases.items():
+    difference = (attend(table, engines["blocks of 4"].storage) - unbroken).abs().max()
+    rows.append(f"| {name} | {table} | {difference:.8f} |")
+rows.append(f"\nAttention's outputs are up to {unbroken.abs().max():.2f} in size.")
+show("\n".join(rows))
+
 # %% [markdown] id="loop-3"
+# The formula does not know blocks: attention is a weighted **sum** over stored tokens, and each key carries its own
+# position. Exchanging two full blocks changes how the sum rounds, at most. A block of another request changes the
+# result itself. The table must name the right blocks: that is bookkeeping, not mathematics.
+#
 # ## 3. How many requests fit
 #
-# Chapter 01 ended one story badly. A pool has 28 slots. A, B, C and D take 7, 2, 7 and 7 of them, for prompt and output
-# together; A and C finish. 19 slots are free, but the longest hole has 7, and E needs 9. That is **external
-# fragmentation**.
+# Chapter 01 ended one story badly. A pool has 28 slots. A, B, C and D take 7, 2, 7 and 7, for prompt and output together;
+# A and C finish. 19 slots are free, but the longest hole has 7, and E needs 9. That is **external fragmentation**.
 #
-# Now two pools get the same moves. The second has blocks of 4: A, B, C, D take 2 + 1 + 2 + 2 = 7 blocks, so it is full.
-# Take a pencil: how many blocks are free when A and C are gone, and how many does E need? You stand before E's
-# arrival. Press **Next decision**, say where E is admitted, and read why. The arrow keys step back through the moves.
+# Two pools get the same moves. In the second, with blocks of 4, A to D take 2 + 1 + 2 + 2 = 7 blocks: it is full. With a
+# pencil: how many are free when A and C are gone, how many does E need? Press **Next decision**, and say where E gets in.
 
 # %% id="memory-map-widget"
 moves = [("place", "A", 7), ("place", "B", 2), ("place", "C", 7), ("place", "D", 7)]
@@ -252,17 +282,6 @@ reveal("02.capacity", {
 }, f"{POOL_BYTES:,} bytes ÷ {token_bytes:,} bytes a token = {slots:,} slots. Reserved: {slots:,} slots ÷ 2,048 slots a "
    f"request = {reserved} requests. In blocks: {slots // 16:,} blocks ÷ {per_request} blocks a request = {fit} requests.")
 
-# %% [markdown] id="workload"
-# ### Lengths as they come
-#
-# Real requests are not all alike: most are short, a few are very long. The course keeps one workload for all chapters:
-# 500 made-up requests with the shape of measured ones. They have 300 tokens on average, about half prompt and half
-# output, and 2,048 at most. You fill the 512 MiB pool with them, in order of arrival, until the next one does not fit.
-# Each is at its full length: the worst moment for blocks, because a request that still decodes owns even fewer.
-#
-# Three ways to hand out the memory: reserve 2,048 for each; reserve exactly prompt + output, as if somebody knew the
-# output tokens in advance; blocks of 16.
-
 # %% id="waste-predict"
 predict("02.waste")
 
@@ -287,60 +306,31 @@ sentence = "What a reservation leaves empty, blocks give to other requests."
 figure = bars(filled, x_title="slots of the pool", styles={"internal waste": "internal"}, sentence=sentence)
 reveal("02.waste", {"actual": share["blocks of 16"], **numbers}, figure)
 
-# %% [markdown] id="length-knob"
-# ### Turn one knob: the length of a request
-#
-# You saw 300 tokens (prompt and output). Think first: what happens to the gain with 64 tokens a request, and with
-# 2,048? The reservation stays at 2,048. Then run the cell. Change `reserve` to 4,096 and run it again: where does the
-# right end of the curve stop now, and why?
-
-# %% id="length-knob-run"
-reserve = 2048
-tokens_each = [64, 128, 300, 600, 1200, 2048]
-by_range = [requests_that_fit(POOL_BYTES, token_bytes, t, reserved_tokens=reserve) for t in tokens_each]
-by_block = [requests_that_fit(POOL_BYTES, token_bytes, t, block_size=16) for t in tokens_each]
-gains = [b / r for b, r in zip(by_block, by_range, strict=True)]
-figure = curve(
-    tokens_each, {"gain": gains}, x_title="tokens a request (prompt + output)",
-    y_title=f"requests in blocks of 16 ÷ requests that reserve {reserve:,}", log_x=True,
-    sentence=f"The gain falls from {gains[0]:.0f} times at {tokens_each[0]} tokens to {gains[-1]:.1f} times at "
-    f"{tokens_each[-1]:,}: paging wins back what was reserved and not used, and nothing else.",
-)
-show(figure)
-
-# %% [markdown] id="loop-4"
-# **With 4,096 reserved,** 5 requests fit instead of 11. Blocks hold 11 requests of 2,048 tokens as before, so the curve
-# stops at 11 ÷ 5 = 2.2 times. Nobody is longer than 2,048, so half of each reservation stays empty: that is won back.
-#
-# ## 4. The block size is a trade
+# %% [markdown] id="deeper-block-size" tags=["deeper"]
+# ### Deeper: the block size is a trade
 #
 # Small blocks waste little. So why not blocks of 1? Each block is an entry in a table, and the engine must write and
 # read it. And a GPU reads one long run of memory faster than many short ones. Large blocks keep tables short, and
 # waste. vLLM, the engine that PagedAttention comes from, takes 16 on a GPU. What would 256 cost here?
 
-# %% id="block-size-predict"
+# %% id="block-size-predict" tags=["deeper"]
 predict("02.block-size")
 
-# %% id="block-size-reveal"
+# %% id="block-size-reveal" tags=["deeper"]
 sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 blocks = {size: [blocks_needed(length, size) for length in lengths] for size in sizes}
 entries = {size: sum(blocks[size]) / len(lengths) for size in sizes}  # a request
 empty = {size: paged_waste(lengths, size) / len(lengths) for size in sizes}  # slots a request
 wasted = {size: 100 * empty[size] / (entries[size] * size) for size in sizes}
 held = {size: sum(total <= slots // size for total in accumulate(blocks[size])) for size in sizes}
-finding = "{}: {} with blocks of 1, {:.1f} with 16, {:.1f} with 512."
-figures = [
-    curve(
-        sizes, {y_title: list(values.values())}, x_title="slots a block", y_title=y_title, log_x=True, height=320,
-        sentence=finding.format(short, round(values[1]), values[16], values[512]),
-    )
-    for y_title, short, values in (
-        ("Empty slots, % of those owned", "Larger blocks waste more, in %", wasted),
-        ("Table entries a request", "Larger blocks need fewer table entries a request", entries),
-    )
-]
+figure = curve(
+    sizes, {"empty slots": list(wasted.values())}, x_title="slots a block", y_title="Empty slots, % of those owned",
+    log_x=True, height=320,
+    sentence=f"Larger blocks waste more: {wasted[16]:.1f} % with 16 slots, {wasted[512]:.1f} % with 512. They need fewer "
+    f"table entries a request: {entries[1]:.0f} with 1 slot, {entries[16]:.1f} with 16, {entries[512]:.1f} with 512.",
+)
 numbers = {"mean_waste": empty[256], "fit": held[256], "fit_16": held[16]}
-reveal("02.block-size", {"actual": wasted[256], **numbers}, *figures)
+reveal("02.block-size", {"actual": wasted[256], **numbers}, figure)
 
 # %% [markdown] id="deeper-reads" tags=["deeper"]
 # ### Deeper: what many short reads cost here
@@ -363,32 +353,17 @@ for size in (1, 4, 16, 64, 256):
             storage.keys(layer).index_select(0, order)
         best = min(best, time.perf_counter() - begin)
     timed[size] = 1000 * best
-sentence = f"Blocks of 1: {timed[1]:.2f} ms, of 16: {timed[16]:.2f} ms, of 256: {timed[256]:.2f} ms ({machine()})."
-show(curve(
-    list(timed), {"gather of K, 30 layers": list(timed.values())}, x_title="slots a block",
-    y_title="ms for K of 30 layers", log_x=True, height=320, sentence=sentence,
-))
+print(f"Gather of K, 30 layers ({machine()}):")
+print("; ".join(f"blocks of {size}: {best:.2f} ms" for size, best in timed.items()))
 
-# %% [markdown] id="when-it-loses"
-# ## When does it lose?
+# %% [markdown] id="deeper-price" tags=["deeper"]
+# ### Deeper: what a table costs one request
 #
-# Paging wins back memory that was reserved and not used, or lost in holes. So look where there is none of it:
-#
-# 1. **Lengths known and equal.** Reserve exactly 300 slots for each request of 300 tokens: nothing is wasted, and a hole
-#    that one request leaves fits the next. Blocks of 16 still waste the end of the last block.
-# 2. **Requests that use their reservation.** From how many tokens a request on do blocks hold no more requests than a
-#    server that reserves 2,048 slots for each?
-# 3. **One request, or memory to spare.** Nobody waits for memory, so more capacity buys nothing. What may be left is a
-#    price for the gather. You measure one request that decodes, attention of 30 layers. Our two ways are different
-#    programs, so on a CPU the ratio may come out on either side of 1. Near 1 means: nothing won. On a GPU the authors of
-#    PagedAttention measured 20 to 26 % more time for the attention kernel, the program that computes attention there.
+# One request alone wins nothing by blocks. What is left is the price of reading through a table. Below, one request
+# decodes, attention of 30 layers. Our two ways are different programs, so on a CPU the ratio may come out on either
+# side of 1. On a GPU the authors of PagedAttention measured 20 to 26 % more time for the attention kernel.
 
-# %% id="when-it-loses-run"
-exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
-even = next(t for t in range(1, 2049) if requests_that_fit(POOL_BYTES, token_bytes, t, block_size=16) <= reserved)
-print(f"1. Equal and known, 300 tokens: {exact} requests with exact ranges, {fit} with blocks of 16.")
-print(f"2. From {even:,} tokens a request on, both hold {reserved} requests.")
-
+# %% id="deeper-price-run" tags=["deeper"]
 n, order = 1024, torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
 q, k = torch.randn(1, 9, 64), torch.randn(1, 3, 64)  # one new token: 9 query heads, 3 KV heads
 in_range = CachedAttention(AttentionBatch([1], [n], [-1], starts=[0]), KVStorage(30, n, 1, 3, 64))
@@ -400,48 +375,191 @@ def attention_ms(attend):
     return 1000 * (time.perf_counter() - begin)
 taken = [(attention_ms(in_range), attention_ms(in_blocks)) for _ in range(20)]  # in turn, best of 20
 row_ms, table_ms = min(pair[0] for pair in taken), min(pair[1] for pair in taken)
-print(f"3. One request, {n:,} stored tokens: {row_ms:.2f} ms a step from one range,")
-print(f"   {table_ms:.2f} ms through a table, {table_ms / row_ms:.1f} times ({machine()})")
+print(f"One request, {n:,} stored tokens: {row_ms:.2f} ms a step from one range,")
+print(f"{table_ms:.2f} ms through a table, {table_ms / row_ms:.1f} times ({machine()})")
 
-# %% [markdown] id="misconception"
-# ## Misconception: "PagedAttention is a new attention algorithm"
+# %% [markdown] id="loop-4"
+# ## 4. Two requests, one block
 #
-# If it were, its result would depend on the blocks. Test it. Take one query and A's real keys and values of layer 0.
-# Compute attention with PyTorch's own function, four times: from the unbroken range; through A's table; through A's
-# table with two full blocks exchanged; through a table with one block of B's in it. Before you look: which of the last
-# three differ from the first? (B is the second prompt here.)
+# A table can name any block. So two tables can name the same one. When would that be right?
+#
+# A service puts the same **system prompt** in front of each question: its rules, its prices. Here it has 1,000 tokens,
+# and each question 10. Those are prompt tokens, and the user waits for them: the time to the first output token
+# (**TTFT**) holds the whole prefill. Measure it for two questions, one after the other, in an engine that forgets.
 
-# %% id="misconception-run"
-query = torch.randn(1, 9, 1, 64, generator=torch.Generator().manual_seed(0))
-count, attention = in_a_row.shape[0], torch.nn.functional.scaled_dot_product_attention
-def attend(table, cache):
-    k, v = (x[table].flatten(0, 1)[:count].transpose(0, 1)[None] for x in (cache.keys(0), cache.values(0)))
-    return attention(query, k, v, enable_gqa=True)
+# %% id="again-pain"
+prices = "".join(f"Article {n}: {n * 37 % 90 + 10} euros, {n % 4} left.\n" for n in range(80))
+system = model.tokenizer.encode("You answer for a shop. These are its prices.\n" + prices)[:1000]
+asked = ("\nWhat does article 7 cost? It costs", "\nHow many of article 9 are left?")
+first, second = ([*system, *model.tokenizer.encode(question)] for question in asked)
+four = SamplingParams(max_tokens=4, ignore_eos=True)
 
-a, b = tables[0], tables[1]
-unbroken = attend(list(range(start, start + count)), engines["contiguous"].storage)
-cases = {
-    "A's table": a,
-    "two full blocks of A exchanged": [a[1], a[0], *a[2:]],
-    "B's first block in A's table": [b[0], *a[1:]],
-}
-rows = ["| Read through | Table | Largest difference |", "|:--|:--|:--|"]
-for name, table in cases.items():
-    difference = (attend(table, engines["blocks of 4"].storage) - unbroken).abs().max()
-    rows.append(f"| {name} | {table} | {difference:.8f} |")
-rows.append(f"\nAttention's outputs are up to {unbroken.abs().max():.2f} in size.")
+forgetful = Engine(model, EngineConfig(block_size=16, num_blocks=200, prefix_caching=False))
+alone = [forgetful.generate([prompt], four)[0] for prompt in (first, second)]
+for prompt, output in zip((first, second), alone, strict=True):
+    print(f"{len(prompt):,} prompt tokens: first output token after {output.metrics.ttft_s:.2f} s")
+print(f"Of them the same in both: the first {len(system):,}. Measured on {machine()}")
+
+# %% [markdown] id="share-by-hand"
+# ### By hand: what may be shared
+#
+# K and V of a token depend on it and on the tokens **before** it, on nothing behind it (chapter 00). So where two prompts
+# begin with the same tokens, the keys and values there are the same numbers. **Prefix caching** keeps them to be found:
+#
+# - Only **full blocks**: a block with room will still be written to.
+# - Only **from the first token on**: a block is found when *all* tokens up to its end are the same.
+# - A block counts the tables that name it: its **reference count**. At 0 nobody owns it. Its content is kept even then,
+#   until the pool hands the block out again and forgets it: **eviction**.
+#
+# A and B are back. Then C comes: 7 prompt tokens, the first 5 are A's. Which blocks are in C's table? Then compare. To
+# find at least one is a **hit**.
+
+# %% id="share-by-hand-table"
+by_hand = KVCacheManager(num_blocks=7, block_size=4, prefix_caching=True)
+prompts = {"A": [1, 2, 3, 4, 5, 6, 7], "B": [8, 9], "C": [1, 2, 3, 4, 5, 10, 11]}
+rows = ["| Arrives | Its tokens | Found | New blocks | Block table | Reference counts |", "|:--|:--|:-:|:-:|:-:|:--|"]
+for request, prompt in prompts.items():
+    found = by_hand.match_prefix(prompt)
+    by_hand.share(request, found)
+    new = by_hand.allocate(request, len(prompt))
+    by_hand.cache_full_blocks(request, prompt)  # from now on others find its full blocks
+    counts = [f"block {b}: {by_hand.pool.reference_count(b)}" for b in range(4)]
+    row = (request, prompt, found, new, by_hand.block_table(request), ", ".join(counts))
+    rows.append("| " + " | ".join(map(str, row)) + " |")
 show("\n".join(rows))
 
-# %% [markdown] id="misconception-answer"
-# The formula does not know blocks. Attention is a weighted **sum** over stored tokens, and each key carries its own
-# position. So exchanging two full blocks changes how the sum rounds, at most. A block of another request changes the
-# result itself. The table must name the right blocks, and the last one must be cut at the right token: that is
-# bookkeeping, not mathematics.
+# %% id="hit-predict"
+predict("02.hit")
+
+# %% id="hit-run"
+caching = Engine(model, EngineConfig(block_size=16, num_blocks=200, prefix_caching=True))
+kept = [caching.generate([prompt], four)[0] for prompt in (first, second)]
+same = sum(a == b for one, two in zip(kept, alone, strict=True) for a, b in zip(one.token_ids, two.token_ids))
+times = [output.metrics for output in kept]
+taken = [metrics.num_cached_tokens for metrics in times]
+figure = bars(
+    {
+        f"question {number}: TTFT {each.ttft_s:.2f} s": {"computed": len(first) - hit, "taken over": hit}
+        for number, (each, hit) in enumerate(zip(times, taken, strict=True), start=1)
+    },
+    x_title="prompt tokens", styles={"computed": "used", "taken over": "cached"},
+    sentence="What one request has computed, the next one that begins alike does not compute again.",
+)
+before_s, after_s = alone[1].metrics.ttft_s, times[1].ttft_s
+numbers = {"before_s": before_s, "after_s": after_s, "ratio": before_s / after_s, "same": same}
+reveal("02.hit", {"actual": len(second) - taken[1], **numbers}, figure)
+
+# %% [markdown] id="share-formulas"
+# ### Two formulas, and two answers to one prompt
+#
+# *T* prompt tokens, the first *m* of them also those of an earlier request, *b* slots a block:
+#
+# - **tokens taken over** = *b* × min( *m* // *b*, (*T* - 1) // *b* )  (tokens a block × blocks)
+#
+# For C: 4 × min(5 // 4, 6 // 4) = 4 × 1 = 4 tokens. *T* - 1, because one token must be computed: without it there are no
+# logits to choose the first output token from. With *n* answers to one prompt, and *O* output tokens stored for each:
+#
+# - **blocks** = *T* // *b* + *n* × ( (*T* + *O*) ÷ *b* rounded up - *T* // *b* )  (blocks shared + blocks of their own)
+#
+# For *T* = 1,000, *O* = 100, *n* = 8, *b* = 16: 62 + 8 × (69 - 62) = 118 blocks. Eight requests without sharing: 552.
+
+# %% id="copy-predict"
+predict("02.copy")
+
+# %% id="copy-run"
+engine = Engine(model, EngineConfig(block_size=4, num_blocks=9))
+two = SamplingParams(n=2, max_tokens=6, temperature=1.0, seed=0, ignore_eos=True)
+few = SamplingParams(max_tokens=4, ignore_eos=True)
+engine.add_request(PROMPTS[0], two, request_id="A")
+engine.add_request(PROMPTS[1], few, request_id="B")
+engine.step(), engine.step()
+engine.add_request("The sky is blue because water is", few, request_id="C")
+while engine.has_unfinished():
+    engine.step()
+
+trace = engine.trace
+copies = [(step, each) for step, record in enumerate(trace.steps) for each in record.events if isinstance(each, Copy)]
+step, copy = copies[0]
+writer, other = copy.request, 1 - copy.request  # the two answers are requests 0 and 1 of the trace
+tables = [trace.state_at(step).requests[request].block_table for request in (writer, other)]
+names = {"writer": trace.requests[writer].request_id, "other": trace.requests[other].request_id}
+numbers = {"source": copy.source, "block": copy.block, "bytes": 4 * trace.kv_bytes_per_token}
+numbers |= {"tables": f"{tables[0]} and {tables[1]}", "held": len({*tables[0], *tables[1]}), "alone": 4}
+picture = PageTableWidget(trace, names["writer"], step=step)
+reveal("02.copy", {"actual": len(copies), **names, **numbers}, picture)
+
+# %% id="share-widget"
+source(PrefixIndex.match, KVCacheManager.copy_on_write, docstring=False)
+
+# The next turn of the conversation: A's prompt, A's answer and three more words. Call it D.
+history = trace.requests[0].prompt_token_ids + trace.requests[0].output_token_ids
+engine.add_request([*history, *model.tokenizer.encode(" But at night")], few, request_id="D")
+while engine.has_unfinished():
+    engine.step()
+engine.cache.check_integrity()
+show(PageTableWidget(trace, "C", step=1))
+
+# %% [markdown] id="when-it-loses"
+# ## When does it lose?
+#
+# Paging wins back memory that was reserved and not used; sharing wins back work that was done. Look where there is none.
+#
+# 1. **Lengths known and equal.** Reserve exactly 300 slots for each request of 300 tokens: nothing is wasted, and blocks
+#    of 16 still waste the end of the last one. With **memory to spare**, more capacity buys nothing.
+# 2. **Reservations that get used.** The reservation is 2,048. Think: what is the gain with 64 tokens a request, with
+#    2,048? Then run. Change `reserve` to 4,096 and run again: where does the right end of the curve stop now, and why?
+# 3. **Prompts that part early.** Misconception: "the text is in the cache, so it is a hit". Think: what if one token of
+#    the prompt is another, the first, the 334th, ...? And with a **salt**: a word, say the tenant's name, that hides what
+#    is kept from requests with another one? And in a small pool? Then run the second cell.
+# 4. **Long outputs.** Sharing shortens the prefill alone.
+
+# %% id="length-knob-run"
+reserve = 2048
+tokens_each = [64, 128, 300, 600, 1200, 2048]
+by_range = [requests_that_fit(POOL_BYTES, token_bytes, t, reserved_tokens=reserve) for t in tokens_each]
+by_block = [requests_that_fit(POOL_BYTES, token_bytes, t, block_size=16) for t in tokens_each]
+gains = [b / r for b, r in zip(by_block, by_range, strict=True)]
+show(curve(
+    tokens_each, {"gain": gains}, x_title="tokens a request (prompt + output)",
+    y_title=f"gain over reserving {reserve:,}", log_x=True, height=320,
+    sentence=f"The gain falls from {gains[0]:.0f} times at {tokens_each[0]} tokens to {gains[-1]:.1f} times at "
+    f"{tokens_each[-1]:,}: paging wins back what was reserved and not used, and nothing else.",
+))
+exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
+even = next(t for t in range(1, 2049) if requests_that_fit(POOL_BYTES, token_bytes, t, block_size=16) <= reserved)
+print(f"1. Equal and known, 300 tokens: {exact} requests with exact ranges, {fit} with blocks of 16.")
+print(f"2. From {even:,} tokens a request on, both hold {reserved} requests (2,048 reserved).")
+
+# %% id="prefix-knob-run"
+part_at, seconds = [1000, 667, 333, 0], []
+for position in part_at:
+    changed = [*first[:position], 17, *first[position + 1 :]]  # one other token
+    seconds.append(caching.generate([changed], four)[0].metrics.ttft_s)
+show(curve(
+    part_at, {"prefix caching": seconds, "without": [before_s] * 4}, y_title="s until the first output token",
+    x_title="tokens in front of the changed one", height=320,
+    sentence=f"One changed token costs all that stands behind it: {seconds[0]:.2f} s with 1,000 tokens in front of it, "
+    f"{seconds[-1]:.2f} s with none.",
+))
+small = Engine(model, EngineConfig(block_size=16, num_blocks=40))
+def taken_over(prompt, salt=None):
+    return small.generate([prompt], SamplingParams(max_tokens=1, cache_salt=salt))[0].metrics.num_cached_tokens
+found = {"new": taken_over(first[:257]), "once more": taken_over(first[:257])}
+found["under another salt"] = taken_over(first[:257], "tenant 2")
+taken_over(first[300:900])  # somebody else, with 600 tokens, in a pool of 40 blocks
+found["after somebody else's 600 tokens"] = taken_over(first[:257])
+print("3. Prompt tokens taken over, of 257:", *(f"   {when}: {tokens}" for when, tokens in found.items()), sep="\n")
+longest = (before_s - after_s) / kept[1].metrics.tpot_s
+print(f"4. From {longest:.0f} output tokens on, decoding takes longer than all that the cache saved.")
+
+# %% [markdown] id="self-tests"
+# **With 4,096 reserved,** 5 requests fit instead of 11. Blocks hold 11 requests of 2,048 tokens as before, so the curve
+# stops at 11 ÷ 5 = 2.2 times. Nobody is longer than 2,048, so half of each reservation stays empty: that is won back.
 #
 # ## Self-tests
 #
-# Write three short functions. A check names the first wrong value and the likely mistake. `hint("02.slot")` gives the
-# next of three hints. Python's integers are enough; do not use `servelab` in your answers.
+# Write two short functions. A check names the first wrong value and the likely mistake. `hint("02.slot")` gives the
+# next of three hints. Python's integers and lists are enough; do not use `servelab` in your answers.
 
 # %% id="task-slot" tags=["exercise"]
 # Task 02.slot (fill, 5 minutes, easy)
@@ -456,7 +574,34 @@ def slot_of(block_table, position, block_size):
 # NBVAL_CHECK_OUTPUT
 check("02.slot", slot_of)
 
-# %% id="task-blocks" tags=["exercise"]
+# %% id="task-match" tags=["exercise"]
+# Task 02.match (fill, 8 minutes, medium)
+def match_prefix(prompt, cached, block_size):
+    """The blocks that a new request takes over, in order. prompt: its tokens, a list of numbers.
+
+    cached[sum(tokens)] is (tokens, block): `tokens` are all tokens of some earlier request up to the end of one of its
+    full blocks, and `block` holds that last one. The sum is a poor hash: different tokens can have the same.
+    """
+    ### BEGIN SOLUTION 02.match
+    blocks = []
+    for end in range(block_size, len(prompt), block_size):  # never the whole prompt
+        tokens, block = cached.get(sum(prompt[:end]), ([], None))
+        if tokens != prompt[:end]:
+            break
+        blocks.append(block)
+    return blocks
+    ### END SOLUTION
+
+# %% id="check-match" tags=["self-test"]
+# NBVAL_CHECK_OUTPUT
+check("02.match", match_prefix)
+
+# %% [markdown] id="deeper-self-tests" tags=["deeper"]
+# ### Deeper: two more self-tests
+#
+# How many blocks a request takes, and what the last ones waste.
+
+# %% id="task-blocks" tags=["deeper", "exercise"]
 # Task 02.blocks (fill, 3 minutes, easy)
 def blocks_for(num_tokens, block_size):
     """How many blocks a request with `num_tokens` stored tokens owns. blocks_for(7, 4) is 2. Returns int."""
@@ -464,11 +609,11 @@ def blocks_for(num_tokens, block_size):
     return (num_tokens + block_size - 1) // block_size
     ### END SOLUTION
 
-# %% id="check-blocks" tags=["self-test"]
+# %% id="check-blocks" tags=["deeper", "self-test"]
 # NBVAL_CHECK_OUTPUT
 check("02.blocks", blocks_for)
 
-# %% id="task-waste" tags=["exercise"]
+# %% id="task-waste" tags=["deeper", "exercise"]
 # Task 02.waste (fill, 5 minutes, medium)
 def internal_waste(lengths, block_size):
     """Empty slots in the blocks of several requests, together. internal_waste([7], 4) is 1. Returns int."""
@@ -476,7 +621,7 @@ def internal_waste(lengths, block_size):
     return sum(-length % block_size for length in lengths)
     ### END SOLUTION
 
-# %% id="check-waste" tags=["self-test"]
+# %% id="check-waste" tags=["deeper", "self-test"]
 # NBVAL_CHECK_OUTPUT
 check("02.waste", internal_waste)
 
@@ -493,8 +638,9 @@ own_words("02.paging")
 # - A new block comes only when a token needs it, so nothing is reserved ahead, and any free block will do.
 # - What blocks waste is the end of each last one: **internal fragmentation**, less than one block a request.
 # - **Capacity** grows by what the reservation wasted. Equal known lengths, used reservations or spare memory: no gain.
-# - The mathematics of attention stays. Its reads go through the table. What that costs depends on the program and the
-#   machine.
+# - The mathematics of attention stays. Its reads go through the table.
+# - **Shared blocks**: what begins alike is computed once and stored once, in full blocks; a write to a block with other
+#   owners goes to a copy. It shortens the time to the first token, and nothing after that.
 #
 # **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): the idea;
 # figures 2 and 3 for the amounts and kinds of waste; section 7.1 for a kernel that takes 20 to 26 % more time than

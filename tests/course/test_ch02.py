@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from servelab.cache import KVCacheManager
 from servelab.costs import MODEL_SPECS, blocks_needed, kv_cache_bytes_per_token, requests_that_fit
 from servelab.course import content
+from servelab.course.content.ch02.load import (
+    BLOCK_SIZE,
+    QUESTION_TOKENS,
+    SYSTEM_TOKENS,
+    blocks_of_answers,
+    tokens_taken_over,
+)
 from servelab.course.content.ch02.quiz import QUIZ, RETRIEVAL
 from servelab.course.tasks import task
 from servelab.course.tasks.task import run_task
@@ -158,6 +166,37 @@ def test_the_capacity_prediction_states_what_fits():
     assert "76" not in content.prediction("02.capacity").question
 
 
+def test_the_prediction_of_a_hit_computes_what_the_cache_does():
+    """The cache manager itself says how many tokens a second prompt takes over."""
+    manager = KVCacheManager(num_blocks=200, block_size=BLOCK_SIZE, prefix_caching=True)
+    system = list(range(SYSTEM_TOKENS))
+    first, second = ([*system, *range(start, start + QUESTION_TOKENS)] for start in (5000, 6000))
+    manager.allocate("first", len(first))
+    manager.cache_full_blocks("first", first)
+    taken = len(manager.match_prefix(second)) * BLOCK_SIZE
+    assert taken == tokens_taken_over(len(second), SYSTEM_TOKENS, BLOCK_SIZE)
+    text = content.prediction("02.hit").explanation
+    assert f"{taken // BLOCK_SIZE} of them, {taken} tokens" in text
+    assert str(len(second) - taken) not in re.findall(r"\d+", content.prediction("02.hit").question)
+
+
+def test_several_answers_own_as_many_blocks_as_the_manager_says():
+    manager = KVCacheManager(num_blocks=40, block_size=16, prefix_caching=True)
+    manager.allocate("0", 40)
+    for answer in "123":
+        manager.fork("0", answer)
+    for answer in "0123":
+        manager.copy_on_write(answer, 40)
+        manager.allocate(answer, 46)
+    assert manager.pool.num_blocks - manager.num_free == blocks_of_answers(40, 6, 4, 16)
+
+
+def test_the_prediction_of_the_copy_knows_how_many_there_were():
+    decide = content.prediction("02.copy").decide
+    assert decide is not None
+    assert [decide({"actual": copies}) for copies in (0, 1, 2)] == ["place", "one", "both"]
+
+
 def right(quiz, item):
     return next(one.right.text for one in quiz.items if one.id == item)
 
@@ -165,8 +204,8 @@ def right(quiz, item):
 def test_the_quiz_answers_are_right():
     assert right(RETRIEVAL, "kv-bytes") == f"{300 * SMOLLM2_BYTES / 1e6:.1f} MB"
     assert right(QUIZ, "slot") == str(9 * 8 + 1)
-    assert right(QUIZ, "block-bytes") == f"{16 * 2 * 32 * 8 * 128 * 2 // 2**20} MiB"
-    assert right(QUIZ, "short-requests") == f"{100 * (128 - 64) / 128:.0f} %"
+    assert right(QUIZ, "prefix") == str((96 - 1) // 16 * 16)
+    assert right(QUIZ, "answers") == str(40 // 16 + 4 * (math.ceil(46 / 16) - 40 // 16))
     paged = (POOL_BYTES // SMOLLM2_BYTES // 16) // math.ceil(1900 / 16)
     assert right(QUIZ, "long-requests") == f"About {paged / (POOL_BYTES // SMOLLM2_BYTES // 2048):.2f} times"
     assert (40 + 8) % 16 == 0, "token 49 begins a block"
@@ -179,8 +218,22 @@ def test_the_right_answer_does_not_always_stand_in_the_same_place():
         assert max(map(places.count, places)) <= len(places) / 2 + 1
 
 
-def test_the_answer_about_a_reservation_of_4096_in_the_text_is_what_the_formula_gives():
-    text = (Path(__file__).parents[2] / "notebooks" / "source" / "02_paged_attention.py").read_text(encoding="utf-8")
+@pytest.fixture
+def text():
+    """The chapter as it is written."""
+    return (Path(__file__).parents[2] / "notebooks" / "source" / "02_paged_attention.py").read_text(encoding="utf-8")
+
+
+def test_the_formulas_of_sharing_in_the_text_are_evaluated_rightly(text):
+    assert tokens_taken_over(prompt=7, common=5, block_size=4) == 4
+    assert "4 × min(5 // 4, 6 // 4) = 4 × 1 = 4 tokens" in text
+    shared, all_of_one = 1000 // 16, blocks_needed(1100, 16)
+    together = blocks_of_answers(1000, 100, 8, 16)
+    assert f"{shared} + 8 × ({all_of_one} - {shared}) = {together} blocks" in text
+    assert f"Eight requests without sharing: {8 * all_of_one}." in text
+
+
+def test_the_answer_about_a_reservation_of_4096_in_the_text_is_what_the_formula_gives(text):
     held, before = (
         requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, 2048, reserved_tokens=reserved) for reserved in (4096, 2048)
     )

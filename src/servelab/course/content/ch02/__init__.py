@@ -25,13 +25,16 @@ CHAPTER = Chapter(
         ),
         Goal(
             "02.capacity",
-            _("Compute how many requests a pool holds, with a reservation and with blocks."),
-            ("prediction:02.capacity", "task:02.blocks"),
+            _(
+                "Compute how many requests a pool holds and what their last blocks waste, and say when paging wins "
+                "nothing."
+            ),
+            ("prediction:02.capacity", "prediction:02.waste", "words:02.paging"),
         ),
         Goal(
-            "02.waste",
-            _("Compute what the last blocks waste, choose a block size, and say when paging wins nothing."),
-            ("prediction:02.block-size", "task:02.waste", "words:02.paging"),
+            "02.share",
+            _("Say which blocks a new request takes over from earlier ones, and which write copies a block."),
+            ("prediction:02.hit", "prediction:02.copy", "task:02.match"),
         ),
     ),
     predictions=PREDICTIONS,
@@ -41,7 +44,8 @@ CHAPTER = Chapter(
             "02.paging",
             _(
                 "Without looking back: why could one card serve only a few people, and why does the same card serve "
-                "several times more with a block table? What does it cost, and when does it win nothing?"
+                "several times more with a block table? What does it cost, what can two requests share, and when does "
+                "it win nothing?"
             ),
             (
                 _(
@@ -53,8 +57,9 @@ CHAPTER = Chapter(
                     "block will do; a request wastes less than one block."
                 ),
                 _(
-                    "The mathematics of attention stays; its reads go through the table. No gain where lengths are "
-                    "known and equal, where the reservation gets used, or where memory is not what is short."
+                    "The mathematics of attention stays; its reads go through the table. Several tables may name one "
+                    "block, so equal beginnings are stored once. No gain where lengths are known and equal, where the "
+                    "reservation gets used, or where memory is not what is short."
                 ),
             ),
         ),
@@ -83,5 +88,29 @@ CHAPTER = Chapter(
             _("Slots that a request owns and never uses; with blocks, the end of its last one."),
         ),
         GlossaryTerm("capacity", "容量", _("How many requests a KV pool holds at the same time.")),
+        GlossaryTerm(
+            "reference count",
+            "引用计数",
+            _("How many block tables name a block. At 0 the pool may hand it out again."),
+        ),
+        GlossaryTerm(
+            "prefix caching",
+            "前缀缓存",
+            _(
+                "Keeping the full blocks of computed prompts, so that a request that begins with the same tokens takes "
+                "them over instead of computing them."
+            ),
+            (_("prefix sharing"),),
+        ),
+        GlossaryTerm(
+            "copy-on-write",
+            "写时复制",
+            _("A block that several tables name is copied when one of their requests is to write into it, not before."),
+        ),
+        GlossaryTerm(
+            "eviction",
+            "驱逐",
+            _("Forgetting what a kept block without an owner holds, because the pool hands it out again."),
+        ),
     ),
 )

@@ -7,10 +7,13 @@ from servelab.course.content.ch02.load import (
     LARGE_BLOCK,
     MAX_MODEL_LEN,
     MEAN_TOKENS,
+    QUESTION_TOKENS,
     REQUEST_TOKENS,
     RESERVED_FIT,
     SMOLLM2_BYTES,
+    SYSTEM_TOKENS,
     empty_share,
+    tokens_taken_over,
 )
 from servelab.course.content.form import Choice, Prediction
 from servelab.translation import _
@@ -21,6 +24,14 @@ def _ninth(values: object) -> str:
     block = dict(values)["actual"]  # type: ignore[call-overload]
     return {1: "same", 2: "next"}.get(block, "free")
 
+
+def _copies(values: object) -> str:
+    """Which choice a run is that made so many copies for two answers."""
+    return {0: "place", 1: "one"}.get(dict(values)["actual"], "both")  # type: ignore[call-overload]
+
+
+_PROMPT = SYSTEM_TOKENS + QUESTION_TOKENS
+_TAKEN = tokens_taken_over(_PROMPT, SYSTEM_TOKENS, BLOCK_SIZE)
 
 PREDICTIONS = (
     Prediction(
@@ -104,9 +115,13 @@ PREDICTIONS = (
     Prediction(
         "02.waste",
         _(
-            "Now lengths differ. The workload has 300 tokens a request on average (prompt and output), "
-            "2,048 at most. You fill the pool with blocks of 16, each request at its full length. "
-            "**How many percent of the slots that requests own hold no token?**"
+            "Now lengths differ. The course keeps one workload for all chapters: 500 made-up requests with the shape "
+            "of measured ones. Most are short, a few very long: 300 tokens on average, about half prompt and half "
+            "output, 2,048 at most.\n\nYou fill the 512 MiB pool in order of arrival until the next request does not "
+            "fit. Each is at its full length: the worst moment for blocks, because a request that still decodes owns "
+            "even fewer. You do it three times: reserving 2,048 for each; reserving exactly prompt + output, as if "
+            "somebody knew the output tokens in advance; with blocks of 16. **With blocks of 16, how many percent of "
+            "the slots that requests own hold no token?**"
         ),
         _(
             "Only the last block of a request can have empty slots, 0 to 15 of its 16: (0 + 15) / 2 = 7.5 on average. "
@@ -149,5 +164,74 @@ PREDICTIONS = (
         close=1.25,
         too_high=_("The wasted slots grow about seventeenfold. But what do you divide them by?"),
         too_low=_("How many slots does half a block of 256 have, beside a request of 300 tokens?"),
+    ),
+    Prediction(
+        "02.hit",
+        _(
+            "A first request had {system:,} tokens of system prompt and {question} of a question, and the engine "
+            "computed them all. Now comes a second one: the same {system:,} tokens, and another question of {question} "
+            "tokens. Blocks of {block}, prefix caching on. **How many of its {prompt:,} prompt tokens must the engine "
+            "compute?**"
+        ).format(system=SYSTEM_TOKENS, question=QUESTION_TOKENS, block=BLOCK_SIZE, prompt=_PROMPT),
+        _(
+            "{system:,} = {full} x {block} + {rest}. Only full blocks can be found: {full} of them, {taken} tokens. "
+            "The last {rest} tokens of the system prompt share a block with the question, so they are computed once "
+            "more, with the {question} of the question: {{actual}}. The time to the first token fell from "
+            "{{before_s:.2f}} s to {{after_s:.2f}} s, {{ratio:.0f}} times shorter, for {tokens_ratio:.0f} times fewer "
+            "tokens. The two need not agree: a step reads all weights, however few tokens it computes (chapter 01). Of "
+            "the 8 output tokens of both questions, {{same}} are the same as without the cache."
+        ).format(
+            system=SYSTEM_TOKENS,
+            full=_TAKEN // BLOCK_SIZE,
+            block=BLOCK_SIZE,
+            rest=SYSTEM_TOKENS - _TAKEN,
+            taken=_TAKEN,
+            question=QUESTION_TOKENS,
+            tokens_ratio=_PROMPT / (_PROMPT - _TAKEN),
+        ),
+        unit=_("prompt tokens"),
+        how="counted",
+        close=1.05,
+        too_low=_("The question alone? Look at the block in which the system prompt ends. Is it full of its tokens?"),
+        too_high=_("K and V of a token depend on nothing that comes after it. Which full blocks begin alike?"),
+    ),
+    Prediction(
+        "02.copy",
+        _(
+            "A asks for two answers to its 7 prompt tokens (`n=2`). The prompt is computed once, and both answers "
+            "begin with its table: blocks 0 and 1. Block 1 has 4 slots and holds 3 tokens. Then each answer chooses "
+            "another first token, and stores it: its 8th. **Where do the two 8th tokens go?**"
+        ),
+        _(
+            "Block {source} had two owners, the two answers {writer} and {other}. {writer} wrote first, and a write in "
+            "place would have changed what {other} reads. So the block was copied: block {block} became entry 1 of "
+            "{writer}'s table, {bytes:,} bytes. After that block {source} had one owner left, and {other} wrote in "
+            "place. That is **copy-on-write**. Tables now: {tables}. Together they hold {held} blocks; without sharing "
+            "it would be {alone}."
+        ),
+        choices=(
+            Choice(
+                "place",
+                _("Both into the free slot of block 1, which is already in both tables"),
+                _("There is one such slot and two different tokens. The second write would destroy the first answer."),
+            ),
+            Choice(
+                "one",
+                _("One into a copy of block 1, the other into block 1 itself"),
+                _("The first who writes takes a copy. Then the block has one owner, who may write."),
+            ),
+            Choice(
+                "both",
+                _("Each into a copy of block 1 of its own"),
+                _("After the first copy only one table names block 1. What would a second copy protect?"),
+            ),
+            Choice(
+                "new",
+                _("Each into the first slot of a new, empty block; block 1 stays as it is"),
+                _("Position 7 is offset 3 of logical block 1. The table has no other place for it."),
+            ),
+        ),
+        how="counted",
+        decide=_copies,
     ),
 )

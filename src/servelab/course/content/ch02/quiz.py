@@ -3,12 +3,13 @@
 from servelab.costs import blocks_needed, paged_waste, requests_that_fit
 from servelab.course.content.ch02.load import (
     BLOCK_SIZE,
-    LLAMA_BYTES,
     MAX_MODEL_LEN,
     POOL_BYTES,
     REQUEST_TOKENS,
     RESERVED_FIT,
     SMOLLM2_BYTES,
+    blocks_of_answers,
+    tokens_taken_over,
 )
 from servelab.course.content.form import Choice, Quiz, QuizItem
 from servelab.translation import _
@@ -75,7 +76,8 @@ _RARE = requests_that_fit(POOL_BYTES, SMOLLM2_BYTES, 1900, block_size=16) / requ
 )
 _TABLE, _POSITION, _SIZE = [5, 0, 9], 17, 8
 _SLOT = _TABLE[_POSITION // _SIZE] * _SIZE + _POSITION % _SIZE
-_SHORT, _LARGE = 64, 128
+_AGAIN = 96
+_LONG, _STORED, _ANSWERS = 40, 6, 4
 
 QUIZ = Quiz(
     "02",
@@ -147,32 +149,6 @@ QUIZ = Quiz(
             new_numbers=True,
         ),
         QuizItem(
-            "block-bytes",
-            _(
-                "Llama-3-8B at 16 bit: 32 layers, 32 query heads, 8 KV heads, head dimension 128. How large is one "
-                "block of 16 tokens, over all layers?"
-            ),
-            (
-                Choice(
-                    "one",
-                    _("{kib:,.0f} KiB").format(kib=LLAMA_BYTES / 2**10),
-                    _("This is one token: 2 x 32 layers x 8 KV heads x 128 x 2 bytes. A block has 16."),
-                ),
-                Choice(
-                    "right",
-                    _("{mib:,.0f} MiB").format(mib=16 * LLAMA_BYTES / 2**20),
-                    _("{bytes:,} bytes a token, 16 tokens.").format(bytes=LLAMA_BYTES),
-                    right=True,
-                ),
-                Choice(
-                    "query",
-                    _("{mib:,.0f} MiB").format(mib=16 * 4 * LLAMA_BYTES / 2**20),
-                    _("This counts 32 heads. K and V are stored for the 8 KV heads only."),
-                ),
-            ),
-            new_numbers=True,
-        ),
-        QuizItem(
             "long-requests",
             _(
                 "Another load on the 512 MiB pool: every request ends with 1,900 tokens, prompt and output together. "
@@ -204,34 +180,92 @@ QUIZ = Quiz(
             new_numbers=True,
         ),
         QuizItem(
-            "short-requests",
+            "prefix",
             _(
-                "A server answers with yes or no: {short} tokens a request, prompt and output together. Somebody sets "
-                "the block size to {large}. How many of the slots that requests own hold no token?"
-            ).format(short=_SHORT, large=_LARGE),
+                "Block size 16, prefix caching on. An earlier prompt had 120 tokens. A new prompt of {prompt} tokens "
+                "is exactly its first {prompt}. How many of the new prompt's tokens are not computed again?"
+            ).format(prompt=_AGAIN),
             (
                 Choice(
-                    "none",
-                    _("Next to nothing: waste is always less than one block"),
-                    _("Less than one block, yes. But here one block is all a request has."),
+                    "all",
+                    str(_AGAIN),
+                    _(
+                        "All six blocks are full and the same. But then nothing would be computed, and without logits "
+                        "there is no first output token."
+                    ),
                 ),
                 Choice(
-                    "half",
-                    _("{share:.0f} %").format(
-                        share=100 * paged_waste(_SHORT, _LARGE) / (blocks_needed(_SHORT, _LARGE) * _LARGE)
+                    "but-one",
+                    str(_AGAIN - 1),
+                    _(
+                        "One token has to be computed, that is true. But a block is taken over as a whole or not at "
+                        "all."
                     ),
-                    _("One block of {large} slots, {short} used. The block must be small beside the request.").format(
-                        large=_LARGE, short=_SHORT
-                    ),
+                ),
+                Choice(
+                    "right",
+                    str(tokens_taken_over(_AGAIN, _AGAIN, 16)),
+                    _(
+                        "At most {prompt} - 1 tokens may be taken over, rounded down to whole blocks: 5 of 16 tokens."
+                    ).format(prompt=_AGAIN),
                     right=True,
-                ),
-                Choice(
-                    "four",
-                    _("Under 4 %, as the chapter counted"),
-                    _("That was for blocks of 16 and 300 tokens on average. The block was small beside the request."),
                 ),
             ),
             new_numbers=True,
+        ),
+        QuizItem(
+            "answers",
+            _(
+                "Block size 16. One prompt of {prompt} tokens, {answers} answers (`n={answers}`), each of which has "
+                "stored {output} output tokens. How many blocks do they own together?"
+            ).format(prompt=_LONG, answers=_ANSWERS, output=_STORED),
+            (
+                Choice(
+                    "right",
+                    str(blocks_of_answers(_LONG, _STORED, _ANSWERS, 16)),
+                    _(
+                        "The prompt's {shared} full blocks are there once. The block that the prompt fills only in "
+                        "part is copied for all answers but one, so each has {own} of its own."
+                    ).format(shared=_LONG // 16, own=blocks_needed(_LONG + _STORED, 16) - _LONG // 16),
+                    right=True,
+                ),
+                Choice(
+                    "alone",
+                    str(_ANSWERS * blocks_needed(_LONG + _STORED, 16)),
+                    _("So many they would own if each answer stored the prompt for itself."),
+                ),
+                Choice(
+                    "one",
+                    str(blocks_needed(_LONG + _STORED, 16)),
+                    _("So many one answer owns. Their output tokens differ, and each needs a place."),
+                ),
+            ),
+            new_numbers=True,
+        ),
+        QuizItem(
+            "clock",
+            _(
+                "Somebody writes the time of day in front of the system prompt of 1,000 tokens, so that every request "
+                "begins with other tokens. What does the prefix cache have for the next request?"
+            ),
+            (
+                Choice(
+                    "text",
+                    _("Nearly all of the system prompt: its text is the same"),
+                    _("The same text behind other tokens has other keys and values, in every layer but the first."),
+                ),
+                Choice(
+                    "first",
+                    _("All blocks but the first, which holds the time"),
+                    _("The blocks behind it were computed behind another time. They are found only through the first."),
+                ),
+                Choice(
+                    "nothing",
+                    _("Nothing. The time should stand behind the system prompt"),
+                    _("A block is found only when all tokens up to its end are the same."),
+                    right=True,
+                ),
+            ),
         ),
         QuizItem(
             "analogy",
@@ -257,28 +291,6 @@ QUIZ = Quiz(
                     "protection",
                     _("Protection: a process cannot read the pages of another"),
                     _("A wrong entry in a block table reads another user's keys, and nothing stops it."),
-                ),
-            ),
-        ),
-        QuizItem(
-            "algorithm",
-            _('A colleague says: "We switched to PagedAttention. That changes the answers." Your reply?'),
-            (
-                Choice(
-                    "new",
-                    _("Yes: it is another attention algorithm, with other results"),
-                    _("Same queries, keys and values, same formula. Only the addresses differ."),
-                ),
-                Choice(
-                    "lossy",
-                    _("Yes: what falls between two blocks is approximated"),
-                    _("Nothing falls between blocks. Every token has its slot."),
-                ),
-                Choice(
-                    "same",
-                    _("No: it adds up the same products. Only rounding can differ, as with any other program for it"),
-                    _("As you saw: the keys were equal bit for bit, and greedy float32 gave the same output tokens."),
-                    right=True,
                 ),
             ),
         ),
