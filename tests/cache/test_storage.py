@@ -171,6 +171,8 @@ def test_a_scale_that_cannot_divide_is_refused(value, name):
         (torch.ones(2, 5), torch.ones(2, 5, dtype=torch.float64), "values"),
         (torch.ones(2, 5), torch.ones(2, 4), "values"),
         (torch.ones(2, 5), torch.ones(2, 5, 1), "values"),
+        ([[1.0]], torch.ones(1, 1), "keys"),
+        (torch.ones(1, 1), None, "values"),
     ],
 )
 def test_scales_have_one_form(keys, values, name):

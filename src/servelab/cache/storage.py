@@ -19,7 +19,7 @@ from servelab.kernels import QUANTIZED_DTYPES
 KV_FORMATS = ("auto", *QUANTIZED_DTYPES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KVScales:
     """Static scales for FP8: what the keys and the values of each layer and head are divided by, [L, G] float32 each.
 
@@ -31,12 +31,16 @@ class KVScales:
 
     def __post_init__(self) -> None:
         for name, scales in (("keys", self.keys), ("values", self.values)):
-            if scales.dim() != 2 or scales.dtype != torch.float32 or scales.shape != self.keys.shape:
-                raise ValueError(
-                    f"expected {name} scales as float32 [L, G], K and V alike, got {scales.dtype} {list(scales.shape)}"
-                )
+            if not _is_table(scales) or scales.shape != self.keys.shape:
+                got = f"{scales.dtype} {list(scales.shape)}" if isinstance(scales, Tensor) else type(scales).__name__
+                raise ValueError(f"expected {name} scales as float32 [L, G], K and V alike, got {got}")
             if not (scales.isfinite() & (scales > 0)).all():
-                raise ValueError(f"expected positive, finite {name} scales, got {scales.min()} .. {scales.max()}")
+                lowest, highest = scales.min().item(), scales.max().item()
+                raise ValueError(f"expected positive, finite {name} scales, got {lowest} .. {highest}")
+
+
+def _is_table(scales: object) -> bool:
+    return isinstance(scales, Tensor) and scales.dim() == 2 and scales.dtype == torch.float32
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, format: str) -> int:
