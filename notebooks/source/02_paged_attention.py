@@ -489,6 +489,7 @@ picture = PageTableWidget(trace, names["writer"], step=step)
 reveal("02.copy", {"actual": len(copies), **names, **numbers}, picture)
 
 # %% id="share-widget"
+# An entry is a full block that can be found: its tokens, the entry in front of it, and the block that holds it.
 source(PrefixIndex.match, KVCacheManager.copy_on_write, docstring=False)
 
 # The next turn of the conversation: A's prompt, A's answer and three more words. Call it D.
@@ -497,6 +498,7 @@ engine.add_request([*history, *model.tokenizer.encode(" But at night")], few, re
 while engine.has_unfinished():
     engine.step()
 engine.cache.check_integrity()
+# Press "Next decision": what does C take over? Then choose D, and at last A and A#1 from the beginning.
 show(PageTableWidget(trace, "C", step=1))
 
 # %% [markdown] id="when-it-loses"
@@ -555,6 +557,9 @@ print(f"4. From {longest:.0f} output tokens on, decoding takes longer than all t
 # %% [markdown] id="self-tests"
 # **With 4,096 reserved,** 5 requests fit instead of 11. Blocks hold 11 requests of 2,048 tokens as before, so the curve
 # stops at 11 ÷ 5 = 2.2 times. Nobody is longer than 2,048, so half of each reservation stays empty: that is won back.
+#
+# **The same text is not enough.** Behind another first token the same words have other keys and values. So what changes
+# from request to request, a name or the time of day, belongs behind the system prompt and never in front of it.
 #
 # ## Self-tests
 #
@@ -635,15 +640,14 @@ own_words("02.paging")
 # ## Summary
 #
 # - A **block table** maps a request's logical blocks to physical ones. Neighbouring tokens may lie anywhere in the pool.
-# - A new block comes only when a token needs it, so nothing is reserved ahead, and any free block will do.
-# - What blocks waste is the end of each last one: **internal fragmentation**, less than one block a request.
+# - A new block comes only when a token needs it, and any free block will do. **Internal fragmentation** stays below one
+#   block a request. The mathematics of attention stays too; its reads go through the table.
 # - **Capacity** grows by what the reservation wasted. Equal known lengths, used reservations or spare memory: no gain.
-# - The mathematics of attention stays. Its reads go through the table.
 # - **Shared blocks**: what begins alike is computed once and stored once, in full blocks; a write to a block with other
-#   owners goes to a copy. It shortens the time to the first token, and nothing after that.
+#   owners goes to a copy. That saves memory and shortens the time to the first token, not the time between tokens.
 #
-# **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): the idea;
-# figures 2 and 3 for the amounts and kinds of waste; section 7.1 for a kernel that takes 20 to 26 % more time than
-# FasterTransformer's. Prabhu et al. 2024, "vAttention": the same gain without a table in the kernel.
+# **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): figures 2, 3 for
+# waste, section 4.4 for sharing, 7.1 for a kernel that takes 20 to 26 % more time than FasterTransformer's. Zheng et al.
+# 2024, "SGLang" (NeurIPS): a prefix cache as a tree. Prabhu et al. 2024, "vAttention": the gain without a table.
 #
 # **Next.** Lab 02: write the block manager, find the fault at the block boundary. Chapter 03: who gets the freed seat.

@@ -206,8 +206,8 @@ PREDICTIONS = (
             "Block {source} had two owners, the two answers {writer} and {other}. {writer} wrote first, and a write in "
             "place would have changed what {other} reads. So the block was copied: block {block} became entry 1 of "
             "{writer}'s table, {bytes:,} bytes. After that block {source} had one owner left, and {other} wrote in "
-            "place. That is **copy-on-write**. Tables now: {tables}. Together they hold {held} blocks; without sharing "
-            "it would be {alone}."
+            "place. That is **copy-on-write**; an operating system does it with the pages of a forked process. Tables "
+            "now: {tables}. Together they hold {held} blocks; without sharing it would be {alone}."
         ),
         choices=(
             Choice(
