@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from servelab.model import Model
+from servelab.ops import Linear
 from servelab.speculative.adaptive import AdaptiveLengths
 from servelab.speculative.config import DraftHead
 from servelab.speculative.draft_cache import DraftCache, Span, last_rows, positions
@@ -42,6 +43,9 @@ class Progress:
 class DraftHeadProposer:
     """Runs the head over all rows at once. States wait until the next draft, unless they are many, as of a prompt."""
 
+    cos: Tensor  # [longest context, 1, D]: the rotation of every position, and `sin` with it
+    sin: Tensor
+
     def __init__(self, config: DraftHead, target: Model, token_cost: float) -> None:
         self.config = config
         self.target = target
@@ -50,7 +54,8 @@ class DraftHeadProposer:
         self.vocabulary = head.vocabulary
         self.rows = vocabulary_rows(target, head.vocabulary)
         self.rows.pack()
-        weights = sum(parameter.numel() for parameter in self.network.parameters()) + self.rows.weight.numel()
+        products = [self.rows, *(module for module in self.network.modules() if isinstance(module, Linear))]
+        weights = sum(product.in_features * product.out_features for product in products)
         draft_cost = weights / target.config.num_parameters
         self.lengths = AdaptiveLengths(config.k, config.adaptive, draft_cost, token_cost)
         self.cache = DraftCache(self.network.config, target.dtype, target.device)
@@ -65,6 +70,8 @@ class DraftHeadProposer:
 
     def attach(self, num_blocks: int, block_size: int) -> None:
         self.cache.attach(num_blocks, block_size)
+        longest = min(num_blocks * block_size, self.target.config.max_context)
+        self.cos, self.sin = self.network.rotary_tables(torch.arange(longest, device=self.target.device))
 
     def begin(self, request_id: str, num_cached: int) -> None:
         unknown = torch.zeros(1, self.target.config.hidden_size, dtype=self.target.dtype, device=self.target.device)
@@ -112,11 +119,11 @@ class DraftHeadProposer:
         return guessed[last_rows(spans)] if len(tokens) > len(spans) else guessed
 
     def _hidden(self, hidden: Tensor, tokens: Sequence[int], spans: Sequence[Span]) -> Tensor:
-        device = self.target.device
-        embeddings = self.target.network.embedding(torch.tensor(tokens, device=device))
-        places = torch.tensor(positions(spans), device=device)
-        guessed: Tensor = self.network(hidden, embeddings, places, self.cache.attention(spans))
-        return guessed
+        """Guessed states [T, E] of these tokens. hidden: [T, E] the state before each."""
+        ids = torch.tensor([tokens, positions(spans)], device=self.target.device)
+        embeddings = self.target.network.embedding(ids[0])
+        cos, sin = self.cos.index_select(0, ids[1]), self.sin.index_select(0, ids[1])
+        return self.network.guess(hidden, embeddings, cos, sin, self.cache.attention(spans))
 
     def _logits(self, guessed: Tensor) -> Tensor:
         return self.network.logits(guessed, self.rows).float()

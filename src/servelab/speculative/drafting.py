@@ -4,6 +4,7 @@ A draft token goes through the same processors as one of the target's, with the 
 a sampled one is drawn from the distribution that is kept beside it: the rejection is exact only for that very q.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -51,7 +52,7 @@ class Drafting:
         """
         logits, vocabulary = self._process(logits)
         best = argmax_rows(logits)
-        finite: list[bool] = torch.isfinite(logits.gather(1, best[:, None])).flatten().tolist()
+        finite = [math.isfinite(value) for value in logits.gather(1, best[:, None]).flatten().tolist()]
         chosen: list[int] = best.tolist()
         sampled = [place for place, row in enumerate(self.active_rows) if finite[place] and row.params.temperature > 0]
         if sampled:

@@ -58,8 +58,16 @@ class HeadNetwork(nn.Module):
         none; embeddings: [T, E] of the tokens themselves; positions: [T] theirs.
         attention: `PackedCausalAttention` over whole sequences, or `CachedAttention` over the head's own cache.
         """
+        cos, sin = self.rotary_tables(positions)
+        return self.guess(hidden, embeddings, cos, sin, attention)
+
+    def rotary_tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """``(cos, sin)``, each [T, 1, D], of positions [T]: what `guess` wants, for who guesses often."""
+        return rotary_tables(positions, self.frequencies, self.norm.weight.dtype)
+
+    def guess(self, hidden: Tensor, embeddings: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        """`forward` with the rotation of each position at hand."""
         x: Tensor = self.fuse(torch.cat((self.hidden_norm(hidden), self.embedding_norm(embeddings)), dim=-1))
-        cos, sin = rotary_tables(positions, self.frequencies, x.dtype)
         guessed: Tensor = self.layer(x, cos, sin, attention)
         return guessed
 
