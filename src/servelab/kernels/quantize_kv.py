@@ -19,6 +19,8 @@ Formats: https://arxiv.org/abs/2209.05433 (FP8 Formats for Deep Learning). A gro
 https://arxiv.org/abs/2402.02750 (KIVI).
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -39,18 +41,18 @@ def quantize_kv_reference(x: Tensor, dtype: str, scale: Tensor | float | None = 
         tensor that broadcasts to [...], such as [G] for x [T, G, D]. Default 1.0.
 
     INT8: a group of zeros becomes zeros exactly. Every number is met within half a step (scale / 2), or within 4e-6
-    where that is more: for a largest number below 0.008, float16 has few digits left for the scale. Beyond 8.3e6,
-    127 times the largest float16, numbers saturate. A group with a NaN or an infinity becomes NaN as a whole, so that
-    the fault stays visible and stays in its group.
+    where that is more: for a largest number below 0.008, float16 has few digits left for the scale. What lies beyond
+    8.3e6 (127 times the largest float16), infinity included, becomes that number, and leaves the rest of its group no
+    digits. A group with a NaN becomes NaN as a whole: the fault stays visible, and in its group.
     FP8: what lies beyond the largest finite number, infinity included, becomes that number; NaN stays NaN.
     """
     if dtype == "int8":
-        largest = x.float().abs().amax(dim=-1)  # [...]
+        numbers = x.float()  # [..., D]
+        largest = numbers.abs().amax(dim=-1, keepdim=True)  # [..., 1]
         # Rounded before it divides: the codes must fit the scale that is stored, not the one that was meant.
-        rounded = (largest / INT8_MAX).clamp(SCALE_MIN, SCALE_MAX).to(torch.float16)  # [...]
-        scales = torch.where(largest.isfinite(), rounded, torch.nan)  # [...]
-        steps = (x.float() / scales.float()[..., None]).round()  # [..., D]
-        return steps.nan_to_num(0.0).clamp(-INT8_MAX, INT8_MAX).to(torch.int8), scales
+        scales = (largest / INT8_MAX).clamp_(SCALE_MIN, SCALE_MAX).to(torch.float16)  # [..., 1]
+        codes = (numbers / scales).round_().clamp_(-INT8_MAX, INT8_MAX)  # [..., D]
+        return codes.to(torch.int8), scales.squeeze(-1)
     static = torch.as_tensor(1.0 if scale is None else scale, dtype=torch.float32, device=x.device)
     limit = FP8_MAX[dtype]
     # The clamp is ours: a cast alone saturates in one version and format, and gives infinity in another.
@@ -84,7 +86,21 @@ def dequantize_kv(stored: Tensor, scale: Tensor | float, dtype: str) -> Tensor:
     if stored.dtype != expected or stored.dim() < 1:
         raise ValueError(f"expected codes as {expected} [..., D], got {stored.dtype} {list(stored.shape)}")
     _check_scale(scale, stored)
+    if dtype == "fp8_e4m3" and stored.device.type == "cpu":
+        return _look_up_e4m3(stored, scale)
     return dequantize_kv_reference(stored, scale, dtype)
+
+
+def _look_up_e4m3(stored: Tensor, scale: Tensor | float) -> Tensor:
+    """The reference's numbers from a table of all 256. PyTorch 2.13 converts E4M3 on a CPU one by one: 5 times slower
+    (288,000 numbers, one core of an EPYC Zen 3, 2026-11-29: 1,240 against 220 us)."""
+    numbers = _e4m3_numbers().index_select(0, stored.flatten().int()).view(stored.shape)  # [..., D]
+    return numbers.mul_(torch.as_tensor(scale, dtype=torch.float32)[..., None])
+
+
+@cache
+def _e4m3_numbers() -> Tensor:
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()  # [256]
 
 
 def _float8(dtype: str) -> torch.dtype:
