@@ -22,7 +22,9 @@ def test_expanded_kv_heads_give_the_same_logits(hf_folder, name):
     expanded = expand_kv_heads(model)
     assert (expanded.config.num_kv_heads, expanded.spec.num_kv_heads) == (4, 4)
     assert expanded.kv_bytes_per_token == model.kv_bytes_per_token * 4 // model.config.num_kv_heads
-    assert expanded.num_parameters - model.num_parameters == numbers(expanded.network) - numbers(model.network) > 0
+    rows = 2 * (4 - model.config.num_kv_heads) * model.config.head_dim  # of K and V, in each of two layers
+    bias = rows if model.config.qkv_bias else 0
+    assert expanded.num_parameters == model.num_parameters + 2 * (rows * model.config.hidden_size + bias)
     torch.testing.assert_close(expanded.logits(IDS), model.logits(IDS), rtol=1e-5, atol=1e-5)
 
 

@@ -28,11 +28,11 @@ class Model:
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and activations; logits are float32."""
-        return self.network.embedding.weight.dtype
+        return self.network.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.network.embedding.weight.device
+        return self.network.device
 
     @property
     def num_parameters(self) -> int:

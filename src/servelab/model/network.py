@@ -30,16 +30,33 @@ class Network(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
-            self.head.weight = self.embedding.weight
+            self.head.weight = self.get_parameter("embedding.weight")
         # Always float32, on the CPU until the network moves: part of the definition, not of the weights.
         with torch.device("cpu"):
             frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         self.register_buffer("frequencies", frequencies, persistent=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations, and of weights as they count: a packed weight may be held in fewer bits."""
+        return self.norm.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.norm.weight.device
+
+    def pack(self) -> None:
+        """Lay the weights out for inference on this machine (`Linear.pack`); a tied head is then the embedding too."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+        if self.config.tie_word_embeddings and self.head.form == "panels":
+            self.embedding = TiedEmbedding(self.head)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids, positions: [T] int64. Returns logits [T, V]."""
@@ -57,6 +74,17 @@ class Network(nn.Module):
         """Final norm and projection to the vocabulary: [N, E] -> [N, V]."""
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+
+class TiedEmbedding(nn.Module):
+    """Token ids [T] -> vectors [T, E]: rows of the head, which keeps the only copy of the weight."""
+
+    def __init__(self, head: Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        return self.head.rows(token_ids)
 
 
 class Layer(nn.Module):

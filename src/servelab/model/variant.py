@@ -70,9 +70,9 @@ def expand_projection(qkv: Linear, config: ModelConfig) -> Linear:
 
     with torch.device("meta"):
         expanded = Linear(qkv.in_features, 3 * sizes[0], bias=qkv.bias is not None)
-    expanded.weight = nn.Parameter(expand(qkv.dense_weight()), requires_grad=False)
+    expanded.weight = nn.Parameter(expand(qkv.dense_weight().detach()), requires_grad=False)
     if qkv.bias is not None:
         expanded.bias = nn.Parameter(expand(qkv.bias.detach()), requires_grad=False)
-    if qkv.weight.is_mkldnn:
+    if qkv.form != "plain":
         expanded.pack()
     return expanded

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from servelab.model.config import ModelConfig
 from servelab.model.network import Network
-from servelab.ops import Linear
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -49,11 +48,9 @@ def load_network(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
         raise ValueError(f"expected the tensor {min(targets)} in {folder}, got no such tensor ({len(targets)} missing)")
     network.load_state_dict(weights, strict=False, assign=True)
     if config.tie_word_embeddings:
-        network.head.weight = network.embedding.weight
+        network.head.weight = network.get_parameter("embedding.weight")
     network.to(device).eval().requires_grad_(False)
-    for module in network.modules():
-        if isinstance(module, Linear):
-            module.pack()
+    network.pack()
     return network
 
 
