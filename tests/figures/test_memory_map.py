@@ -76,3 +76,18 @@ def test_bad_input(holes_contiguous, holes_paged):
         memory_map_frame(holes_contiguous, 9)
     with pytest.raises(ValueError, match="expected 2 labels, got 1"):
         memory_map_frame(holes_contiguous, 0, holes_paged, labels=["x"])
+
+
+def test_what_is_kept_without_an_owner_is_told_from_what_is_free(shared_trace):
+    frame = memory_map_frame(shared_trace, 3, moment="end")
+    (pool,) = frame.data["pools"]
+    assert pool["counts"] == {"used": 0, "reserved": 0, "internal": 0, "cached": 16, "external": 0, "free": 12}
+    assert [style for style, _label in frame.legend].count("cached") == 1
+    assert "16 cached" in frame.alt
+    assert "cached" not in [style for style, _label in memory_map_frame(shared_trace, 0).legend]
+
+
+def test_a_block_of_several_owners_is_counted_once(shared_trace):
+    (pool,) = memory_map_frame(shared_trace, 1).data["pools"]
+    assert sum(pool["counts"].values()) == 28
+    assert pool["counts"]["used"] == 4 + 4 + 4 + 3  # blocks 0 (three owners), 1, 2 and 3
