@@ -8,36 +8,39 @@ of its sum. What stays is normalised.
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from servelab.sampling.order import argmax_rows, at_least, first, highest
+from servelab.sampling.order import Ids, Row, argmax_rows, first, highest
 from servelab.sampling.params import SamplingParams
 
 # The nucleus of a language model is seldom larger; where it is, the whole row is sorted.
 NUCLEUS_TOKENS = 1024
-# float32 has no normal numbers below; logits that differ at all differ by more, so that it takes the most likely token.
-LOWEST_TEMPERATURE = 1e-37
+# Temperatures are taken within what float32 divides by. Logits that differ at all differ by more than the lower end,
+# and by less than the upper, so that the one gives the most likely token and the other all tokens alike.
+TEMPERATURE_RANGE = (1e-37, 1e37)
 
 
 def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """The distribution that each row's token is drawn from, float32 [N, V]; one-hot where the row is greedy.
 
-    logits: [N, V], processed (`process_logits`); params: one for each row.
+    logits: [N, V] float, processed (`process_logits`); params: one for each row.
     Raises ValueError when a row has no finite highest logit (NaN, +inf, or nothing allowed).
     """
+    logits = logits.float()
     tokens, tops = most_likely(logits, params)
-    distribution = torch.zeros(logits.shape, dtype=torch.float32, device=logits.device)
-    for row, (row_params, top) in enumerate(zip(params, tops, strict=True)):
+    distribution = torch.zeros_like(logits)
+    for row, row_params in enumerate(params):
         if row_params.temperature == 0:
             distribution[row, tokens[row]] = 1
-            continue
-        ids, weights = shortlist(logits[row], top, row_params)
-        weights /= weights.sum(dtype=torch.float64)
-        if ids is None:
-            distribution[row] = weights
+        elif row_params.filters_tokens:
+            ids, weights = shortlist(as_row(logits[row]), tops[row], row_params)
+            share = torch.from_numpy(weights / np.float32(weights.sum(dtype=np.float64))).to(distribution)
+            distribution[row, slice(None) if ids is None else torch.from_numpy(ids)] = share
         else:
-            distribution[row, ids] = weights
+            scaled = (logits[row] - tops[row]).div_(_clamp(row_params.temperature))
+            torch.softmax(scaled, dim=-1, out=distribution[row])
     return distribution
 
 
@@ -54,39 +57,53 @@ def most_likely(logits: Tensor, params: Sequence[SamplingParams]) -> tuple[list[
     return tokens.tolist(), tops
 
 
-def shortlist(row: Tensor, top: float, params: SamplingParams) -> tuple[Tensor | None, Tensor]:
+def as_row(logits: Tensor) -> Row:
+    """One row [V] float32, on the memory of the tensor where that is the CPU's."""
+    row: Row = logits.detach().cpu().numpy()
+    return row
+
+
+def shortlist(row: Row, top: float, params: SamplingParams) -> tuple[Ids | None, Row]:
     """The tokens that may be drawn and how likely each is, not normalised.
 
     row: logits [V]; top: the highest of them, finite; params: of a temperature above 0.
-    Returns ascending ids int64 [M], None when all V stay, and weights float32 [M], the highest of them 1.
+    Returns ascending ids [M], None when all V stay, and weights float32 [M], the highest of them 1.
     """
     ids = None
     if 0 < params.top_k < len(row):
         ids = first(row, params.top_k)
         row = row[ids]
     if params.min_p > 0:
-        kept = at_least(row, top + max(params.temperature, LOWEST_TEMPERATURE) * math.log(params.min_p))
+        kept = np.flatnonzero(row >= top + _clamp(params.temperature) * math.log(params.min_p))
         ids, row = kept if ids is None else ids[kept], row[kept]
     weights = _weights(row, top, params.temperature)
     if params.top_p < 1:
-        wanted = params.top_p * float(weights.sum(dtype=torch.float64))
+        wanted = params.top_p * float(weights.sum(dtype=np.float64))
         kept = first(row, *_nucleus(row, top, params.temperature, wanted))
         ids, weights = kept if ids is None else ids[kept], weights[kept]
     return ids, weights
 
 
-def _nucleus(row: Tensor, top: float, temperature: float, wanted: float) -> tuple[int, float]:
+def _nucleus(row: Row, top: float, temperature: float, wanted: float) -> tuple[int, float]:
     """How many of the most likely tokens it takes to reach a sum of weights, and the logit of the last of them."""
     for n in (min(NUCLEUS_TOKENS, len(row)), len(row)):
         values = highest(row, n)
-        sums = _weights(values, top, temperature).cumsum(0, dtype=torch.float64)
+        sums = _weights(values, top, temperature).cumsum(dtype=np.float64)
         if sums[-1] >= wanted:
             break
     # Rounding may leave even the sum of all short of what is wanted.
-    size = min(int(torch.searchsorted(sums, wanted)) + 1, n)
+    size = min(int(sums.searchsorted(wanted)) + 1, n)
     return size, float(values[size - 1])
 
 
-def _weights(values: Tensor, top: float, temperature: float) -> Tensor:
+def _weights(values: Row, top: float, temperature: float) -> Row:
     """``exp((values - top) / temperature)``: the highest is 1, so that no temperature gives inf or inf - inf."""
-    return (values - top).div_(max(temperature, LOWEST_TEMPERATURE)).exp_()
+    with np.errstate(over="ignore"):  # a difference or a quotient of -inf is a weight of 0
+        weights = values - np.float32(top)
+        weights /= np.float32(_clamp(temperature))
+    np.exp(weights, out=weights)
+    return weights
+
+
+def _clamp(temperature: float) -> float:
+    return min(max(temperature, TEMPERATURE_RANGE[0]), TEMPERATURE_RANGE[1])

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from servelab.sampling.order import first
+from servelab.sampling.distribution import as_row
+from servelab.sampling.order import Row, first
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +42,18 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int], n: int | Sequence[i
         if not 0 <= token_id < vocab_size:
             raise ValueError(f"expected token_ids in 0..{vocab_size - 1}, got {token_id}")
     logprobs = []
-    for row, token_id, count in zip(logits, token_ids, counts, strict=True):
+    for row, token_id, count in zip(logits.float(), token_ids, counts, strict=True):
         normaliser = torch.logsumexp(row, dim=-1)
-        ids = _most_likely(row, min(count, vocab_size))
-        logprobs.append(
-            Logprobs(
-                token_id=token_id,
-                logprob=float(row[token_id] - normaliser),
-                top_token_ids=tuple(ids.tolist()),
-                top_logprobs=tuple((row[ids] - normaliser).tolist()),
-            )
-        )
+        ids = _most_likely(as_row(row), min(count, vocab_size))
+        chosen, *others = (row[[token_id, *ids]] - normaliser).tolist()
+        logprobs.append(Logprobs(token_id, chosen, tuple(ids), tuple(others)))
     return logprobs
 
 
-def _most_likely(row: Tensor, n: int) -> Tensor:
-    """The first `n` tokens of a row in their order, int64 [n]. row: [V]."""
+def _most_likely(row: Row, n: int) -> list[int]:
+    """The first `n` tokens of a row in their order. row: [V]."""
     if not n:
-        return torch.empty(0, dtype=torch.int64, device=row.device)
+        return []
     ids = first(row, n)
-    return ids[row[ids].sort(descending=True, stable=True).indices]
+    ordered: list[int] = ids[np.argsort(-row[ids], stable=True)].tolist()
+    return ordered

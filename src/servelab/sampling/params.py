@@ -75,6 +75,11 @@ class SamplingParams:
         return bool(self.logit_bias) or self.needs_history
 
     @property
+    def filters_tokens(self) -> bool:
+        """Whether a draw leaves out tokens that the model allows."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
     def needs_history(self) -> bool:
         """Whether the choice depends on the tokens so far."""
         return (

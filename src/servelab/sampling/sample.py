@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from servelab.sampling.distribution import most_likely, shortlist
+from servelab.sampling.distribution import as_row, most_likely, shortlist
 from servelab.sampling.history import TokenHistory
 from servelab.sampling.params import SamplingParams
 from servelab.sampling.processor import process_logits
@@ -20,8 +20,8 @@ def sample(
 ) -> list[int]:
     """Choose one token for each row.
 
-    logits: [N, V], -inf where a token is not allowed, not changed; params, generators, histories: one for each row,
-    histories may be None while no row needs one; end_token_ids: see `process_logits`. Each row takes one uniform
+    logits: [N, V] float, -inf where a token is not allowed, not changed; params, generators, histories: one for each
+    row, histories may be None while no row needs one; end_token_ids: see `process_logits`. Each row takes one uniform
     number of its own generator, none when it is greedy, and sees no other row: its token does not depend on what it
     is batched with. Among equal greedy logits the lowest id wins.
 
@@ -29,7 +29,7 @@ def sample(
     """
     if len(generators) != len(params):
         raise ValueError(f"expected one generator for each of {len(params)} params, got {len(generators)}")
-    logits = process_logits(logits, params, histories, end_token_ids)
+    logits = process_logits(logits.float(), params, histories, end_token_ids)
     tokens, tops = most_likely(logits, params)
     for row, (row_params, generator) in enumerate(zip(params, generators, strict=True)):
         if row_params.temperature > 0:
@@ -39,9 +39,9 @@ def sample(
 
 def draw_token(row: Tensor, top: float, params: SamplingParams, generator: torch.Generator) -> int:
     """One draw for one row. row: processed logits [V]; top: the highest, finite; params: temperature above 0."""
-    ids, weights = shortlist(row, top, params)
-    place = draw(weights[None], uniform(generator, 1))
-    return int(place if ids is None else ids[place])
+    ids, weights = shortlist(as_row(row), top, params)
+    place = int(draw(torch.from_numpy(weights)[None], uniform(generator, 1)))
+    return place if ids is None else int(ids[place])
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     weights: [N, V] >= 0, each row with a positive sum; uniforms: [N] in [0, 1), float64. Returns int64 [N]; a place
     of weight 0 is never drawn.
     """
-    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    sums = weights.double().cumsum(dim=-1)
     # The first sum above the mark: it rises there, and the mark stays below the last sum since u <= 1 - 2**-53.
     marks = uniforms.to(sums) * sums[:, -1]
     return torch.searchsorted(sums, marks[:, None], right=True).squeeze(-1)
