@@ -4,7 +4,7 @@ TORCH ?=
 DEVELOP = @SERVELAB_AGAIN="make $@" $(PYTHON) tools/lab.py --torch "$(TORCH)" --extras author,teacher,test run
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: lab test test-all check notebooks labs
+.PHONY: lab test test-all check notebooks labs bench vllm
 
 lab:        ## start the course; PORT=8899, BROWSER=0 on a remote machine, TORCH=cpu for the small build of torch
 	@$(PYTHON) tools/lab.py --torch "$(TORCH)" lab --port "$(PORT)" --browser "$(BROWSER)"
@@ -29,3 +29,9 @@ notebooks:  ## run notebooks/source/*.py into notebooks/*.ipynb
 
 labs:       ## make the learner's and the solved notebooks from labs/*/source.py
 	$(DEVELOP) python labs/build.py
+
+bench:      ## measure the engine beside transformers and vLLM (about 40 minutes); QUICK=1 for a trial, SECTIONS="step memory" for some
+	$(DEVELOP) python -m benchmarks.engine $(SECTIONS) $(if $(QUICK),--quick)
+
+vllm:       ## real vLLM for CPU in an environment of its own, .venv-vllm: what `make bench` compares with
+	@$(PYTHON) tools/vllm.py

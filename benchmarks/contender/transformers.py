@@ -1,0 +1,118 @@
+"""transformers as a contender: `generate` over one static batch, and its continuous batching.
+
+`python -m benchmarks.contender.transformers static|continuous`, driven over standard input.
+"""
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, StoppingCriteria
+
+from benchmarks.contender.protocol import Setup, Task, Timing, peak_bytes, serve
+
+VERSIONS: Mapping[str, str] = {"transformers": transformers.__version__, "torch": torch.__version__}
+PAGE_SIZE = 256  # its own default
+
+
+def load(setup: Setup) -> Any:
+    """The model in evaluation mode, its outputs never ended by a token."""
+    torch.set_num_threads(setup.threads)
+    if setup.model == "toy":
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 257}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+        model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    else:
+        model = AutoModelForCausalLM.from_pretrained(setup.model, dtype=getattr(torch, setup.dtype))
+    return model.eval()
+
+
+class Clock(StoppingCriteria):
+    """Never stops anything; notes the time of each step."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.marks.append(time.perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+class Static:
+    """`generate` with all prompts as one batch, which is all it can do: prompts of one length need no padding."""
+
+    versions = VERSIONS
+
+    def __init__(self, setup: Setup) -> None:
+        self.model = load(setup)
+
+    def run(self, task: Task) -> Timing:
+        prompts = torch.tensor([list(prompt) for prompt in task.prompts])
+        clock = Clock()
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            generated = self.model.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                generation_config=GenerationConfig(
+                    do_sample=False, max_new_tokens=task.decode_steps + 1, eos_token_id=None, pad_token_id=0
+                ),
+                stopping_criteria=[clock],
+            )
+        steps = [after - before for before, after in itertools.pairwise(clock.marks)]
+        token_ids = generated[:, prompts.shape[1] :].tolist()
+        return Timing(clock.marks[0] - begin, steps, token_ids, peak_bytes())
+
+
+class Continuous:
+    """Its continuous batching, with a paged cache and without sharing of prefixes. It runs in a thread of its own."""
+
+    versions = VERSIONS
+
+    def __init__(self, setup: Setup) -> None:
+        self.token_budget = setup.token_budget
+        self.manager = load(setup).init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE_SIZE,
+                num_blocks=setup.max_num_seqs * math.ceil(setup.max_model_len / PAGE_SIZE),
+                max_batch_tokens=setup.token_budget,
+                max_requests_per_batch=setup.max_num_seqs,
+                allow_block_sharing=False,
+            ),
+        )
+        self.manager.start()
+
+    def run(self, task: Task) -> Timing:
+        # A request that was prefilled early decodes while others are prefilled: it needs that many tokens more.
+        prompt_tokens = sum(len(prompt) for prompt in task.prompts)
+        max_new_tokens = task.decode_steps + math.ceil(prompt_tokens / self.token_budget) + 2
+        begin = time.perf_counter()
+        ids = self.manager.add_requests(
+            inputs=[list(prompt) for prompt in task.prompts], max_new_tokens=max_new_tokens, record_timestamps=True
+        )
+        outputs: dict[str, Any] = {}
+        while len(outputs) < len(ids):
+            output = self.manager.get_result(timeout=1)
+            if output is None:
+                if not self.manager.is_running():
+                    raise RuntimeError("its generation thread has ended")
+            elif output.error is not None:
+                raise RuntimeError(output.error)
+            elif output.is_finished():
+                outputs[output.request_id] = output
+        prefilled = max(output.timestamps[0] for output in outputs.values())
+        # All tokens of one step bear times within microseconds of each other: those of the last request mark it.
+        marks = max((output.timestamps for output in outputs.values()), key=lambda times: times[0])
+        marks = marks[: task.decode_steps + 1]
+        steps = [after - before for before, after in itertools.pairwise(marks)]
+        return Timing(prefilled - begin, steps, [outputs[name].generated_tokens for name in ids], peak_bytes())
+
+
+if __name__ == "__main__":
+    serve({"static": Static, "continuous": Continuous}[sys.argv[1]])
