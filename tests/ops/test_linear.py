@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,8 @@ from servelab.ops.linear import can_use_onednn
 def make_layer(in_features=40, out_features=24, bias=True, exact=False):
     torch.manual_seed(0)
     layer = Linear(in_features, out_features, bias=bias).requires_grad_(False)
+    for parameter in layer.parameters():
+        parameter.uniform_(-0.2, 0.2)
     if exact:
         layer.weight.copy_(layer.weight.bfloat16())
     return layer
@@ -69,3 +74,13 @@ def test_leading_dimensions_and_views_are_kept(cpu_backend):
     expected = F.linear(x, layer.weight, layer.bias)
     layer.pack()
     torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_without_memory_does_not_import_pytorchs_compiler():
+    """Its own first draw of weights would, and hold 170 MB for nothing."""
+    code = (
+        "import sys, torch; from servelab.ops import Linear\n"
+        "with torch.device('meta'): Linear(4, 4)\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

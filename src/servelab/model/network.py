@@ -30,7 +30,9 @@ class Network(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
+        # From an empty table: as in `Linear`, nothing is drawn that will be loaded.
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embedding: nn.Module = nn.Embedding.from_pretrained(table, freeze=False)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)

@@ -15,6 +15,12 @@ class Linear(nn.Linear):
 
     form = "plain"  # how the weight lies: "plain", "panels" (compiled kernels) or "onednn"
 
+    def reset_parameters(self) -> None:
+        """Draw nothing: weights are loaded, or drawn by whoever makes a network.
+
+        For a network without memory (device "meta") PyTorch's own draw imports its compiler: 170 MB and some seconds.
+        """
+
     def forward(self, x: Tensor) -> Tensor:
         if self.form == "plain" or (x.requires_grad and torch.is_grad_enabled()):
             return F.linear(x, self.dense_weight(), self.bias)

@@ -34,7 +34,7 @@ def test_memory(toy_bench):
 
 
 def test_memory_of_a_process_that_fails_is_no_number(toy_bench):
-    with pytest.raises(RuntimeError, match="failed: .*No module named benchmarks.missing"):
+    with pytest.raises(RuntimeError, match=r"failed: .*No module named benchmarks\.missing"):
         memory.run(toy_bench, program="benchmarks.missing")
 
 
