@@ -224,10 +224,28 @@ def test_sharing_in_a_large_pool_of_tiles(width):
     trace = _many_blocks()
     frame = page_table_frame(trace, 1, "B", width=width)
     assert _grid(frame)["kinds"][:4] == "ssox"
+    assert "B takes over blocks 0, 1: its first 32 tokens" in page_table_frame(trace, 1, "B", "scheduled").caption
     outlines = [mark for mark in frame.marks if mark.get("style", "") == "shared" and mark["shape"] == "rect"]
     assert len(outlines) == 2
     frame = page_table_frame(trace, 2, "B", "end", width=width)
     assert any(mark.get("style") == "cached" and mark["shape"] == "path" for mark in frame.marks)
+
+
+def test_many_shared_and_kept_blocks_are_not_listed_one_by_one():
+    trace = Trace("paged", num_blocks=40, block_size=4, max_num_seqs=2)
+    trace.requests = [RequestRecord(name, list(range(42)), 1, token_texts=["x"] * 42) for name in "AB"]
+    computed = [*(Allocate(0, n, n) for n in range(11)), Schedule(((0, 42),)), *(Cache(0, n, n) for n in range(10))]
+    again = [*(Hit(1, n, n) for n in range(10)), Allocate(1, 10, 11), Schedule(((1, 2),))]
+    ends = [event for request, last in ((0, 10), (1, 11)) for event in
+            (Finish(request, "length"), *(Free(request, block) for block in (last, *range(9, -1, -1))))]  # fmt: skip
+    trace.steps = [
+        StepRecord([Arrive(0), Admit(0), *computed]),
+        StepRecord([Arrive(1), Admit(1), *again]),
+        StepRecord(ends),
+    ]
+    assert page_table_frame(trace, 1, "B").alt.endswith("10 of its blocks are shared.")
+    assert "takes over blocks 0, 1, 2, …, 9:" in page_table_frame(trace, 1, "B", "scheduled").caption
+    assert page_table_frame(trace, 2, "B", "end").alt.endswith("Kept without an owner: 0, 1, 2, …, 9.")
 
 
 def _many_blocks():

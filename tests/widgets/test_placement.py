@@ -162,6 +162,7 @@ def test_it_says_why_no_more_blocks_are_taken_over(prompt, hits, evicted, why):
     assert why in decision.because
     several = "Which blocks can it take over? Point at the last of them."
     assert (several in decision.prompt) == (len(hits) > 1)
+    assert decision.because.startswith("Blocks 0, 1" if len(hits) > 1 else "Block 0: A computed")
     if len(hits) > 1:
         assert "Block 0 is one of them, but not the last." in decision.verdict("block:0")[1]
 

@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 from servelab.figures.frame import Frame, frame_figure, text_width
 from servelab.figures.pool_grid import HEADER, MARGIN, MAX_PICTURE_HEIGHT, CompactPool, DetailedPool, PoolGrid
 from servelab.figures.table_view import TableView, free_blocks
-from servelab.trace import Fork, Hit, Trace
+from servelab.figures.table_words import alt, caption, empty_note, legend, sentence, slot_title
+from servelab.trace import Trace
 from servelab.translation import _
 
 __all__ = ["free_blocks", "page_table_figure", "page_table_frame"]
@@ -41,10 +42,10 @@ def page_table_frame(
     left_bottom = _draw_logical(frame, view, left)
     bottom = max(left_bottom, _draw_pool(frame, view, left, right_x, left_bottom))
     frame.height = int(bottom + MARGIN)
-    frame.legend = _legend(view)
-    frame.caption = _caption(view)
-    frame.sentence = _sentence(trace)
-    frame.alt = _alt(view)
+    frame.legend = legend(view)
+    frame.caption = caption(view)
+    frame.sentence = sentence(trace)
+    frame.alt = alt(view)
     frame.data = {
         "step": step,
         "moment": moment,
@@ -115,7 +116,7 @@ def _draw_logical(frame: Frame, view: TableView, left: _Left) -> float:
     frame.text(MARGIN, MARGIN, _("Logical blocks of {request}").format(request=view.name), size=14, bold=True)
     frame.text(left.table_x + left.table_w / 2, MARGIN, _("Block table"), size=14, bold=True, align="center")
     if not view.table:
-        frame.text(MARGIN, HEADER + 20, _empty_note(view), "muted")
+        frame.text(MARGIN, HEADER + 20, empty_note(view), "muted")
         return HEADER + 60
     y = float(HEADER)
     for index in left.shown:
@@ -137,7 +138,7 @@ def _draw_logical(frame: Frame, view: TableView, left: _Left) -> float:
                 view.style(position),
                 view.token(position) if shows else "",
                 size=13 if left.cell >= 30 else 12,
-                title=_slot_title(view, position),
+                title=slot_title(view, position),
             )
         _draw_entry(frame, view, left, index, y)
         y += left.row
@@ -209,121 +210,3 @@ def _draw_queue(frame: Frame, view: TableView, x: float, y: float, room: float) 
     if not view.free:
         frame.text(at, y + 11, _("none"), "muted")
     return y + 26
-
-
-def _slot_title(view: TableView, position: int) -> str:
-    block, slot = view.slot(position)
-    place = _("slot {slot} of physical block {block}").format(slot=slot, block=block)
-    if not view.shows_text(position):
-        return place
-    kind = _("prompt") if position < view.num_prompt else _("output")
-    text = view.texts[position] if position < len(view.texts) else ""
-    return _("token {number} ({kind}) {text}: {place}").format(
-        number=position + 1, kind=kind, text=repr(text), place=place
-    )
-
-
-def _empty_note(view: TableView) -> str:
-    status = view.own.status
-    if status == "waiting":
-        return _("{request} waits: no blocks yet.").format(request=view.name)
-    if status == "finished":
-        return _("{request} has finished: it gave its blocks back.").format(request=view.name)
-    return _("{request} has not arrived yet.").format(request=view.name)
-
-
-def _sentence(trace: Trace) -> str:
-    """What the reader can say afterwards: about the table, and where blocks are shared, about sharing."""
-    if any(isinstance(event, Hit | Fork) for step in trace.steps for event in step.events):
-        return _(
-            "Two tables may name the same block: it is computed once and stored once, and copied only when one of its "
-            "owners writes into it."
-        )
-    return _(
-        "The block table says which physical block holds each logical block, so neighbouring tokens may lie "
-        "anywhere in the pool."
-    )
-
-
-def _alt(view: TableView) -> str:
-    values = {"request": view.name, "stored": view.stored, "blocks": len(view.table), "table": view.table}
-    parts = [
-        _("Page table of request {request}: {stored} stored tokens in {blocks} blocks, block table {table}.").format(
-            **values
-        )
-    ]
-    for block in view.table:
-        if view.is_shared(block):
-            others = view.owner_names(block, others=True)
-            parts.append(_("Block {block} is shared with {others}.").format(block=block, others=others))
-    if view.cached:
-        kept = ", ".join(map(str, sorted(view.cached)))
-        parts.append(_("Kept without an owner: {blocks}.").format(blocks=kept))
-    return " ".join(parts)
-
-
-def _caption(view: TableView) -> str:
-    step = view.step + 1
-    if not view.table:
-        return _("Step {step}. {note}").format(step=step, note=_empty_note(view))
-    fresh = view.fresh
-    values = {"step": step, "request": view.name, "stored": view.stored, "parent": view.parent}
-    if view.parent:
-        return _(
-            "Step {step}. {request} begins with the whole table of {parent}: {stored} tokens are there already."
-        ).format(**values)
-    if not fresh:
-        return _("Step {step}. {request} computes no token in this step; it holds {stored} tokens.").format(**values)
-    block, slot = view.slot(fresh[-1])
-    values |= {"block": block, "slot": slot, "first": fresh[0] + 1, "last": fresh[-1] + 1}
-    if view.moment == "scheduled":
-        return " ".join([_("Step {step}, before computing.").format(**values), *_handed_out(view)])
-    if len(fresh) > 1:
-        message = _(
-            "Step {step}. {request}'s tokens {first} to {last} are written, the last one into slot {slot} of physical "
-            "block {block}."
-        )
-        return message.format(**values)
-    return _("Step {step}. {request}'s token {last} is written into slot {slot} of physical block {block}.").format(
-        **values
-    )
-
-
-def _handed_out(view: TableView) -> list[str]:
-    """What the request got before its tokens are computed, a sentence each."""
-    name, parts = view.name, []
-    if view.hits:
-        tokens = len(view.hits) * view.trace.block_size
-        message = _("{request} takes over block {blocks}: its first {tokens} tokens are not computed again.")
-        parts.append(message.format(request=name, blocks=_numbers(view.hits), tokens=tokens))
-    for copy in view.copies:
-        message = _("Block {source} is {others}'s too, so {request} writes into a copy: block {block}.")
-        others = view.owner_names(copy.source)
-        parts.append(message.format(source=copy.source, others=others, request=name, block=copy.block))
-    copied = {copy.block for copy in view.copies}
-    if new := [block for block in view.new_blocks if block not in copied]:
-        parts.append(_("{request} gets block {new} from the pool.").format(request=name, new=_numbers(new)))
-    if view.forgotten:
-        message = _("What block {blocks} had kept is forgotten.")
-        parts.append(message.format(blocks=_numbers(view.forgotten)))
-    return parts or [_("{request}'s last block has room: no new block.").format(request=name)]
-
-
-def _numbers(blocks: list[int]) -> str:
-    """Block numbers in a sentence; of many the first and the last."""
-    shown = [str(block) for block in blocks]
-    return ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
-
-
-def _legend(view: TableView) -> list[tuple[str, str]]:
-    entries = [("prompt", _("prompt token")), ("output", _("output token"))]
-    if view.moment == "scheduled":
-        entries.append(("next", _("to be written in this step; next free block")))
-    else:
-        entries.append(("new", _("written in this step")))
-    entries += [("empty", _("empty slot")), ("other", _("other requests")), ("free", _("free"))]
-    if any(map(view.is_shared, view.owners)):
-        entries.append(("shared", _("several owners")))
-    if view.cached:
-        entries.append(("cached", _("no owner, content kept")))
-    return entries

@@ -159,10 +159,6 @@ def _takeover(trace: Trace, request: int, step: int, hits: list[int]) -> Decisio
     taken = len(hits) * size
     values = {"request": _name(trace, request), "donor": _name(trace, donor), "common": common, "total": total}
     values |= {"blocks": ", ".join(map(str, hits)), "taken": taken, "next": taken + 1, "end": taken + size}
-    if len(hits) == 1:
-        ask = _("Which block can it take over? Point at it.")
-    else:
-        ask = _("Which blocks can it take over? Point at the last of them.")
     prompt = _("{request} arrives with {total} prompt tokens, and the first {common} are {donor}'s too.")
     if taken + size > total:
         why = _("The tokens behind them do not fill a block.")
@@ -172,13 +168,18 @@ def _takeover(trace: Trace, request: int, step: int, hits: list[int]) -> Decisio
         why = _("The last token of a prompt is always computed, so the block that ends with it is not taken over.")
     else:
         why = _("The block behind them can no longer be found.")
-    because = _("Block {blocks}: {donor} computed these {taken} tokens already.") + " " + why
+    if len(hits) == 1:
+        ask = _("Which block can it take over? Point at it.")
+        because = _("Block {blocks}: {donor} computed these {taken} tokens already.")
+    else:
+        ask = _("Which blocks can it take over? Point at the last of them.")
+        because = _("Blocks {blocks}: {donor} computed these {taken} tokens already.")
     return Decision(
         step=step,
         prompt=f"{prompt.format(**values)} {ask}",
         rule=_("Only full blocks can be found, from the first token on; something is always left to compute."),
         answer=f"block:{hits[-1]}",
-        because=because.format(**values),
+        because=f"{because} {why}".format(**values),
         pointing="block",
         reasons=_takeover_reasons(trace, before, hits),
     )
