@@ -32,7 +32,7 @@ class Network(nn.Module):
         self.config = config
         # From an empty table: as in `Linear`, nothing is drawn that will be loaded.
         table = torch.empty(config.vocab_size, config.hidden_size)
-        self.embedding: nn.Module = nn.Embedding(*table.shape, _weight=table)
+        self.embedding: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
