@@ -56,6 +56,7 @@ def main(root=ROOT):
         environment = VLLMEnvironment(root, again)
         environment.ensure()
         say(f"vLLM is ready in {environment.folder} (Python {'.'.join(map(str, probe(environment.python)[0]))})")
+        return 0
     except Stop as stop:
         print(f"\n{stop}", file=sys.stderr)
         return 1
