@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servelab.sampling import SamplingParams, TokenHistory, draw, make_generator, probabilities, sample, uniform
+from servelab.sampling.sample import WEIGHTS_AT_ONCE
 
 GREEDY = SamplingParams()
 
@@ -118,6 +119,18 @@ def test_a_weight_of_zero_is_never_drawn(weights, u):
     total = math.fsum(weights)
     assert below <= u * total * (1 + 1e-12)
     assert u * total <= (below + weights[place]) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 7), (3, WEIGHTS_AT_ONCE // 2), (3, WEIGHTS_AT_ONCE + 1)])
+def test_the_last_weight_is_the_end(shape):
+    """u just below 1, over few and many rows at once, with zeros behind the last token that can be drawn."""
+    num_rows, vocab_size = shape
+    weights = torch.rand(shape, generator=torch.Generator().manual_seed(0)) + 1e-9
+    ends = [vocab_size - 1 - row for row in range(num_rows)]
+    for row, end in enumerate(ends):
+        weights[row, end + 1 :] = 0
+    assert draw(weights, torch.full((num_rows,), 1 - 2**-53, dtype=torch.float64)).tolist() == ends
+    assert draw(weights, torch.zeros(num_rows)).tolist() == [0] * num_rows
 
 
 def test_every_row_is_drawn_by_its_own_number():

@@ -36,7 +36,7 @@ def probabilities(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
             distribution[row, tokens[row]] = 1
         elif row_params.filters_tokens:
             ids, weights = shortlist(as_row(logits[row]), tops[row], row_params)
-            share = torch.from_numpy(weights / np.float32(weights.sum(dtype=np.float64))).to(distribution)
+            share = torch.from_numpy(weights / weights.sum()).to(distribution)
             distribution[row, slice(None) if ids is None else torch.from_numpy(ids)] = share
         else:
             scaled = (logits[row] - tops[row]).div_(_clamp(row_params.temperature))
@@ -78,7 +78,7 @@ def shortlist(row: Row, top: float, params: SamplingParams) -> tuple[Ids | None,
         ids, row = kept if ids is None else ids[kept], row[kept]
     weights = _weights(row, top, params.temperature)
     if params.top_p < 1:
-        wanted = params.top_p * float(weights.sum(dtype=np.float64))
+        wanted = params.top_p * float(weights.sum())
         kept = first(row, *_nucleus(row, top, params.temperature, wanted))
         ids, weights = kept if ids is None else ids[kept], weights[kept]
     return ids, weights

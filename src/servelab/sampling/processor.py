@@ -14,6 +14,7 @@ After them comes the choice: the highest logit, or temperature, `min_p`, `top_k`
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +75,7 @@ def _process_row(row: Tensor, params: SamplingParams, history: TokenHistory, end
 
 def _ids(token_ids: Collection[int], row: Tensor) -> Tensor:
     """The ids as an index into the row, int64. Raises ValueError for one outside of it: -1 would count from its end."""
-    ids = torch.tensor(list(token_ids), dtype=torch.int64)
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(row):
-        raise ValueError(f"expected token ids in 0..{len(row) - 1}, got {int(ids.min())}..{int(ids.max())}")
-    return ids.to(row.device)
+    ids = np.fromiter(token_ids, dtype=np.int64, count=len(token_ids))
+    if len(ids) and not 0 <= ids.min() <= ids.max() < len(row):
+        raise ValueError(f"expected token ids in 0..{len(row) - 1}, got {ids.min()}..{ids.max()}")
+    return torch.from_numpy(ids).to(row.device)

@@ -49,18 +49,16 @@ def rejection_sample(
     accepted = (uniforms[:, :k].double() * q < p) & drafted
     num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [B]
 
-    last = target_probs[rows, num_accepted].double()  # [B, V]: a copy
+    last = target_probs[rows, num_accepted]  # [B, V], a copy
     rejected = (num_accepted < num_draft).nonzero().squeeze(1)
-    if len(rejected):
-        place = num_accepted[rejected]
-        if draft_probs is None:
-            residual = last[rejected]
-            residual[torch.arange(len(rejected), device=last.device), named[rejected, place]] = 0
-        else:
-            residual = (last[rejected] - draft_probs[rejected, place].double()).clamp_(min=0)
-        # Where p and q differ by rounding alone nothing may be left; p is then right to within that rounding.
-        residual = torch.where(residual.sum(dim=1, keepdim=True) > 0, residual, last[rejected])
-        last[rejected] = residual
+    place = num_accepted[rejected]
+    if draft_probs is None:
+        last[rejected, named[rejected, place]] = 0
+    else:
+        last[rejected] = (last[rejected] - draft_probs[rejected, place]).clamp_(min=0).to(last)
+    # Where p and q differ by rounding alone nothing may be left; p is then right to within that rounding.
+    empty = (last.sum(dim=1) == 0).nonzero().squeeze(1)
+    last[empty] = target_probs[empty, num_accepted[empty]]
 
     tokens = torch.full((num_requests, k + 1), -1, dtype=torch.int64, device=target_probs.device)
     tokens[:, :k] = named.masked_fill(places >= num_accepted[:, None], -1)

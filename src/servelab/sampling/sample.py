@@ -10,6 +10,9 @@ from servelab.sampling.history import TokenHistory
 from servelab.sampling.params import SamplingParams
 from servelab.sampling.processor import process_logits
 
+# Cumulative sums of more than this take new memory from the system each time, which costs more than the sums.
+WEIGHTS_AT_ONCE = 2**16
+
 
 def sample(
     logits: Tensor,
@@ -45,15 +48,19 @@ def draw_token(row: Tensor, top: float, params: SamplingParams, generator: torch
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """One place in each row, with a probability in proportion to its weight (the inverse of the cumulative sum).
+    """One place in each row, with a probability in proportion to its weight: where the cumulative sum passes u.
 
-    weights: [N, V] >= 0, each row with a positive sum; uniforms: [N] in [0, 1), float64. Returns int64 [N]; a place
-    of weight 0 is never drawn.
+    weights: [N, V] >= 0, each row with a positive sum; uniforms: [N] in [0, 1). Returns int64 [N]; a place of weight
+    0 is never drawn. Sums are float64.
     """
-    sums = weights.double().cumsum(dim=-1)
-    # The first sum above the mark: it rises there, and the mark stays below the last sum since u <= 1 - 2**-53.
-    marks = uniforms.to(sums) * sums[:, -1]
-    return torch.searchsorted(sums, marks[:, None], right=True).squeeze(-1)
+    places = []
+    num_rows = max(1, WEIGHTS_AT_ONCE // weights.shape[1])
+    for some, u in zip(torch.split(weights, num_rows), torch.split(uniforms, num_rows), strict=True):
+        sums = some.double().cumsum(dim=-1)
+        # The first sum above the mark: it rises there, and the mark stays below the last sum since u <= 1 - 2**-53.
+        marks = u.to(sums)[:, None] * sums[:, -1:]
+        places.append(torch.searchsorted(sums, marks, right=True).squeeze(-1))
+    return torch.cat(places)
 
 
 def uniform(generator: torch.Generator, n: int) -> Tensor:
