@@ -70,7 +70,7 @@ class Kernel:
 
 def shown_table(widget: Any) -> dict[int, int]:
     """Logical block -> physical block, read from the picture that the browser shows."""
-    titles = widget.locator("svg rect.sl-entry title, svg rect.sl-entry-new title").all_text_contents()
+    titles = widget.locator('svg rect[class^="sl-entry"] title').all_text_contents()
     pairs = [[int(number) for number in re.findall(r"\d+", title)] for title in titles]
     return dict(pairs)
 

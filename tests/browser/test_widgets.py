@@ -62,7 +62,7 @@ def _until(page, expression):
 
 def _shown_table(widget):
     """The numbers in the picture's block table, from top to bottom."""
-    entries = widget.locator("svg text.sl-t-entry, svg text.sl-t-entry-new")
+    entries = widget.locator('svg text[class^="sl-t-entry"]')
     return [int(text) for text in entries.all_text_contents()] if entries.count() else []
 
 
