@@ -170,6 +170,11 @@ def break_twice(index):
     index.insert(None, (7, 8), None).block = 0
 
 
+def break_twice_and_forget(index):
+    index.entry_of(0).block = 1
+    del index._by_block[0]
+
+
 def break_count(index):
     index.entry_of(0).num_children += 1
 
@@ -199,6 +204,7 @@ def leave_empty(index):
         (break_block, r"blocks and entries differ: \[1, 5\] and \[0, 1\]"),
         (break_map, r"blocks and entries differ: \[0, 1\] and \[0, 1, 5\]"),
         (break_twice, "blocks and entries differ"),
+        (break_twice_and_forget, r"blocks and entries differ: \[1\] and \[1\]"),
         (break_count, "the entry of block 0 counts 2 children, wrongly"),
         (break_tokens, r"the entry of block 1 is not found under its tokens \(9, 9\)"),
         (break_length, r"the entry of block 4 is not found under its tokens \(7, 8, 9\)"),

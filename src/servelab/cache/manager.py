@@ -94,8 +94,6 @@ class KVCacheManager:
         Never all tokens: at least the last one is to be computed, or there would be no logits to choose the next from.
         salt: only blocks that were cached under the same one match, so that tenants cannot probe each other's prompts.
         """
-        if not self.prefix_caching:
-            return []
         return self._prefixes.match(token_ids, salt, (len(token_ids) - 1) // self.block_size)
 
     def num_missing(self, request_id: str, num_tokens: int, prefix: Sequence[int] = ()) -> int:
@@ -197,7 +195,6 @@ class KVCacheManager:
         self.pool.free(source)
         table.blocks[index] = block
         del table.entries[index:]
-        table.room = 0 if any(map(self.pool.is_shared, table.blocks[index:])) else self._num_slots(table)
         return index, source, block
 
     def cache_full_blocks(
@@ -286,7 +283,7 @@ class KVCacheManager:
         filled: dict[int, int] = {}
         for table in self._tables.values():
             for index, block in enumerate(table.blocks):
-                tokens = min(self.block_size, max(0, table.num_tokens - index * self.block_size))
+                tokens = min(self.block_size, table.num_tokens - index * self.block_size)
                 filled[block] = max(tokens, filled.get(block, 0))
         return cache_memory(
             self.storage,
