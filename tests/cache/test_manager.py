@@ -213,6 +213,15 @@ def test_what_is_no_number_of_tokens_is_refused_for_a_running_request_too(num_to
         manager.allocate("A", num_tokens)
 
 
+@pytest.mark.parametrize("num_tokens", ["2", None, math.nan, -1])
+def test_no_number_of_tokens_lacks_a_number_of_blocks(num_tokens):
+    manager = KVCacheManager(4, 2)
+    manager.allocate("A", 2)
+    for name in "AB":
+        with pytest.raises(ValueError, match="expected num_tokens of at least 0, got"):
+            manager.num_missing(name, num_tokens)
+
+
 class ManagerMachine(RuleBasedStateMachine):
     """The model: how many tokens each request has, and a memory in which each writes its own.
 
