@@ -79,6 +79,8 @@ def test_a_swapped_bias_would_show(hf_folder, monkeypatch):
 
 
 class Storage:
+    format = "auto"
+
     def __init__(self, config, num_blocks, block_size):
         shape = (config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
         self.k, self.v = torch.full(shape, float("nan")), torch.full(shape, float("nan"))
@@ -88,6 +90,12 @@ class Storage:
 
     def values(self, layer):
         return self.v[layer]
+
+    def key_scales(self, layer):
+        return None
+
+    def value_scales(self, layer):
+        return None
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 11])

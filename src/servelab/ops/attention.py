@@ -8,14 +8,18 @@ H / G query heads that share them: the heads become rows, or a stride of 0.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from servelab.ops.backend import use_compiled
 from servelab.ops.batch import AttentionBatch, KVView
 from servelab.ops.read import attend_sequence, plan_reads
 from servelab.ops.stored import stored_layer
+
+if TYPE_CHECKING:
+    from servelab.ops.compiled.plan import PagedRead
 
 ALGORITHMS = ("auto", "naive", "flash")
 
@@ -75,6 +79,10 @@ class CachedAttention:
         check_slots(batch, num_slots=keys.shape[0] * keys.shape[1])
         self.storage = storage
         self.num_tokens = batch.num_tokens
+        self.kv_shape = keys.shape[2:]
+        self.compiled = compiled_read(batch, storage) if algorithm != "naive" else None
+        if self.compiled is not None:
+            return
         slots = torch.tensor(batch.slot_mapping, dtype=torch.int64, device=keys.device)
         skipped = min(batch.slot_mapping) < 0
         self.written_rows = (slots >= 0).nonzero().flatten() if skipped else None
@@ -84,8 +92,13 @@ class CachedAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attention`. Raises ValueError where the shapes do not fit."""
         check_heads(q, k, v)
-        if q.shape[0] != self.num_tokens:
-            raise ValueError(f"expected the {self.num_tokens} query tokens of the batch, got {q.shape[0]}")
+        if q.shape[0] != self.num_tokens or k.shape[1:] != self.kv_shape:
+            raise ValueError(
+                f"expected the {self.num_tokens} query tokens of the batch and [G, D] = {list(self.kv_shape)} of the "
+                f"cache, got {q.shape[0]} and {list(k.shape[1:])}"
+            )
+        if self.compiled is not None:  # the same in one pass, with nothing gathered
+            return self.compiled(layer, q, k, v)
         stored = stored_layer(self.storage, layer)
         if self.written_rows is not None:
             k, v = k.index_select(0, self.written_rows), v.index_select(0, self.written_rows)
@@ -96,6 +109,15 @@ class CachedAttention:
         for read in self.reads:
             out[read.rows] = read(q[read.rows], stored)
         return out
+
+
+def compiled_read(batch: AttentionBatch, storage: KVView) -> "PagedRead | None":
+    """The compiled way to write and read the cache, where this machine and this cache allow it."""
+    if not storage.keys(0).is_cpu or not use_compiled():
+        return None
+    from servelab.ops.compiled.plan import PagedRead, can_read
+
+    return PagedRead(batch, storage) if can_read(storage) else None
 
 
 def check_slots(batch: AttentionBatch, num_slots: int) -> None:

@@ -58,7 +58,7 @@ class StoredLayer:
 
 def stored_layer(storage: KVView, layer: int) -> StoredLayer:
     """One layer of a KV cache as rows."""
-    name = getattr(storage, "format", "auto")
+    name = storage.format
     keys, values = storage.keys(layer).flatten(0, 1), storage.values(layer).flatten(0, 1)
     if name == "auto":
         return StoredLayer(name, keys, values, None, None)

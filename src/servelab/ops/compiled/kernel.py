@@ -1,5 +1,6 @@
 """Compile a kernel once a machine: the machine code is kept beside the prepared models and found again."""
 
+import ctypes
 import functools
 import hashlib
 import threading
@@ -31,6 +32,11 @@ class Kernel:
         return int(self.compiled.address)
 
     @functools.cached_property
+    def enter(self) -> Callable[[object], None]:
+        """Call it on this thread alone, with a ctypes structure or array."""
+        return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
+
+    @functools.cached_property
     def compiled(self) -> Any:
         # numba looks for what it kept by the function's own file; these kernels are made of several.
         with LOCK:
@@ -46,7 +52,7 @@ class Kernel:
 
 # A product and a sum may be rounded once together. Sums keep their order (`exp2` relies on it), and NaN stays NaN:
 # a stray read must show.
-FAST_MATH = {"contract", "nsz", "arcp"}
+FAST_MATH = {"contract", "nsz"}
 # For a function that only adds up: in any order that the compiler likes, always the same one.
 ANY_ORDER = {*FAST_MATH, "reassoc"}
 

@@ -15,28 +15,12 @@ from numba.np.numpy_support import carray
 from torch import Tensor
 
 from servelab.ops.compiled import team
-from servelab.ops.compiled.kernel import ANY_ORDER, Kernel
+from servelab.ops.compiled.kernel import ANY_ORDER, FAST_MATH, Kernel
 from servelab.ops.compiled.vector import as_floats, exp2, take_next
 
 # Numbers for which a second thread pays: below it, waking one takes longer than the work.
 PARALLEL_NUMBERS = 16 * 1024
 LOG2_E = np.float32(1.4426950408889634)
-
-
-def normalise_rows(arguments: Any) -> None:
-    """arguments: counter, rows, n, x [rows, n], weight [n], out [rows, n], bits of eps."""
-    rows, n = arguments[1], arguments[2]
-    weight = carray(as_floats(arguments[4]), n)
-    eps = np.int32(arguments[6]).view(np.float32)
-    while True:
-        row = take_next(arguments)
-        if row >= rows:
-            break
-        x = carray(as_floats(arguments[3] + row * n * 4), n)
-        out = carray(as_floats(arguments[5] + row * n * 4), n)
-        factor = np.float32(1.0) / np.sqrt(sum_of_squares(x) / np.float32(n) + eps)
-        for i in range(n):
-            out[i] = x[i] * factor * weight[i]
 
 
 @njit(fastmath=ANY_ORDER)
@@ -47,40 +31,72 @@ def sum_of_squares(x: Any) -> Any:
     return total
 
 
+@njit(fastmath=FAST_MATH)
+def normalise(x: Any, weight: Any, eps: Any, n: Any, out: Any) -> None:
+    """RMSNorm of n floats at the address x; eps: the bits of a float32. `out` may be x."""
+    numbers, scales, target = carray(as_floats(x), n), carray(as_floats(weight), n), carray(as_floats(out), n)
+    factor = np.float32(1.0) / np.sqrt(sum_of_squares(numbers) / np.float32(n) + np.uint32(eps).view(np.float32))
+    for i in range(n):
+        target[i] = numbers[i] * factor * scales[i]
+
+
+@njit(fastmath=FAST_MATH)
+def gate(gate_and_up: Any, n: Any, out: Any) -> None:
+    """``silu(gate) * up`` of n floats and the n behind them."""
+    gates, ups, target = (
+        carray(as_floats(gate_and_up), n),
+        carray(as_floats(gate_and_up + 4 * n), n),
+        carray(as_floats(out), n),
+    )
+    for i in range(n):
+        target[i] = gates[i] / (np.float32(1.0) + exp2(-gates[i] * LOG2_E)) * ups[i]
+
+
+@njit(fastmath=FAST_MATH)
+def rotate(x: Any, cos: Any, sin: Any, heads: Any, D: Any, out: Any) -> None:
+    """Turn the pairs (d, d + D / 2) of `heads` vectors of D floats that lie behind each other. `out` may be x."""
+    half = D // 2
+    source, target = carray(as_floats(x), (heads, D)), carray(as_floats(out), (heads, D))
+    cosines, sines = carray(as_floats(cos), D), carray(as_floats(sin), D)
+    for head in range(heads):
+        for d in range(half):
+            first, second = source[head, d], source[head, d + half]
+            target[head, d] = first * cosines[d] + second * sines[d]
+            target[head, d + half] = second * cosines[d + half] + first * sines[d + half]
+
+
+def normalise_rows(arguments: Any) -> None:
+    """arguments: counter, rows, n, x [rows, n], weight [n], out [rows, n], eps."""
+    rows, n = arguments[1], arguments[2]
+    while True:
+        row = take_next(arguments, 0)
+        if row >= rows:
+            break
+        normalise(arguments[3] + row * n * 4, arguments[4], arguments[6], n, arguments[5] + row * n * 4)
+
+
 def gate_rows(arguments: Any) -> None:
     """arguments: counter, rows, n, gate and up [rows, 2n], out [rows, n]."""
     rows, n = arguments[1], arguments[2]
     while True:
-        row = take_next(arguments)
+        row = take_next(arguments, 0)
         if row >= rows:
             break
-        gate = carray(as_floats(arguments[3] + row * n * 8), n)
-        up = carray(as_floats(arguments[3] + row * n * 8 + n * 4), n)
-        out = carray(as_floats(arguments[4] + row * n * 4), n)
-        for i in range(n):
-            out[i] = gate[i] / (np.float32(1.0) + exp2(-gate[i] * LOG2_E)) * up[i]
+        gate(arguments[3] + row * n * 8, n, arguments[4] + row * n * 4)
 
 
-def rotate_heads(arguments: Any) -> None:
+def rotate_rows(arguments: Any) -> None:
     """arguments: counter, rows, heads, D, x [rows, heads, D] and its bytes a row, cos and sin [rows, D], out."""
     rows, heads, D = arguments[1], arguments[2], arguments[3]
-    half = D // 2
     while True:
-        row = take_next(arguments)
+        row = take_next(arguments, 0)
         if row >= rows:
             break
-        x = carray(as_floats(arguments[4] + row * arguments[5]), (heads, D))
-        cos = carray(as_floats(arguments[6] + row * D * 4), D)
-        sin = carray(as_floats(arguments[7] + row * D * 4), D)
-        out = carray(as_floats(arguments[8] + row * heads * D * 4), (heads, D))
-        for head in range(heads):
-            for d in range(half):
-                first, second = x[head, d], x[head, d + half]
-                out[head, d] = first * cos[d] + second * sin[d]
-                out[head, d + half] = second * cos[d + half] + first * sin[d + half]
+        cos, sin = arguments[6] + row * D * 4, arguments[7] + row * D * 4
+        rotate(arguments[4] + row * arguments[5], cos, sin, heads, D, arguments[8] + row * heads * D * 4)
 
 
-NORMALISE, GATE, ROTATE = Kernel(normalise_rows), Kernel(gate_rows), Kernel(rotate_heads)
+NORMALISE, GATE, ROTATE = Kernel(normalise_rows), Kernel(gate_rows), Kernel(rotate_rows)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -89,7 +105,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     n = x.shape[-1]
     arguments = (0, x.numel() // n, n, x.data_ptr(), weight.data_ptr(), out.data_ptr(), float_bits(eps))
-    team.run(NORMALISE.address, team.pack(arguments), team.threads_for(x.numel(), PARALLEL_NUMBERS))
+    team.run(NORMALISE, team.pack(arguments), team.threads_for(x.numel(), PARALLEL_NUMBERS))
     return out
 
 
@@ -99,7 +115,7 @@ def silu_and_mul(gate_and_up: Tensor) -> Tensor:
     n = gate_and_up.shape[-1] // 2
     out = gate_and_up.new_empty(*gate_and_up.shape[:-1], n)
     arguments = (0, out.numel() // n, n, gate_and_up.data_ptr(), out.data_ptr())
-    team.run(GATE.address, team.pack(arguments), team.threads_for(out.numel(), PARALLEL_NUMBERS // 4))
+    team.run(GATE, team.pack(arguments), team.threads_for(out.numel(), PARALLEL_NUMBERS // 4))
     return out
 
 
@@ -110,12 +126,12 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x.contiguous()
     out = x.new_empty(T, H, D)
     arguments = (0, T, H, D, x.data_ptr(), x.stride(0) * 4, cos.data_ptr(), sin.data_ptr(), out.data_ptr())
-    team.run(ROTATE.address, team.pack(arguments), team.threads_for(out.numel(), PARALLEL_NUMBERS))
+    team.run(ROTATE, team.pack(arguments), team.threads_for(out.numel(), PARALLEL_NUMBERS))
     return out
 
 
 @functools.cache
 def float_bits(number: float) -> int:
     """The 32 bits of a float32 as an integer."""
-    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    bits: int = struct.unpack("<I", struct.pack("<f", number))[0]
     return bits

@@ -10,8 +10,12 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from servelab.ops.compiled.kernel import Kernel
 
 MAPPED_LIBRARIES = Path("/proc/self/maps")
 
@@ -37,12 +41,18 @@ def openmp() -> ctypes.CDLL:
     raise NoTeam(f"expected OpenMP with GOMP_parallel in this process, got {sorted(paths)}")
 
 
-def run(kernel: int, arguments: ctypes.Array[ctypes.c_int64], threads: int) -> None:
-    """Let `threads` threads enter the C function at address `kernel` with the same arguments; return when all left.
+def run(kernel: "Kernel", arguments: ctypes.Array[ctypes.c_int64] | ctypes.Structure, threads: int) -> None:
+    """Let `threads` threads enter a kernel with the same arguments; return when all have left."""
+    if threads == 1:
+        kernel.enter(ctypes.byref(arguments))
+    else:
+        openmp().GOMP_parallel(kernel.address, ctypes.byref(arguments), threads, 0)
 
-    The first argument is the counter that they take work from: 0 before, left anywhere after.
-    """
-    openmp().GOMP_parallel(kernel, arguments, threads, 0)
+
+@functools.cache
+def barrier() -> int:
+    """The address of the function at which a thread of the team waits for all others."""
+    return ctypes.cast(openmp().GOMP_barrier, ctypes.c_void_p).value or 0
 
 
 def pack(numbers: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

@@ -14,7 +14,6 @@ FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 LANES = 8
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
-PREFETCH_BYTES = 1024  # ahead of the weights that are read now
 MOST_ROWS = 6  # 6 rows x 2 vectors of sums, 2 vectors of weights and one number of x fill 16 registers
 
 # 2 ** f = 1 + 0.69.. f + ..., the highest power first (Cephes' exp2f, S. Moshier)
@@ -23,8 +22,17 @@ EXP2 = (
     *(5.550332471162809e-2, 2.402264791363012e-1, 6.931472028550421e-1, 1.0),
 )
 
+# A transposition in three rounds: of rows r and r + distance, these numbers (8.. are those of the second row) make two
+# new rows. The processor has one instruction for each; at the end the columns stand in the order below.
+UNPACK = (
+    (1, ([0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15])),
+    (2, ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])),
+    (4, ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])),
+)
+UNPACKED = (0, 2, 1, 3, 4, 6, 5, 7)
 
-def make_product(held: str, accumulate: bool) -> Any:
+
+def make_product(held: str, accumulate: bool, ahead: int = 0) -> Any:
     """A compiled ``out[rows, 16] = x[rows, k] @ w[k, 16]`` for 1 to 6 rows, the loop that all the time is spent in.
 
         product(rows, w, w_stride, k, x, x_stride, out, out_stride, factors)
@@ -35,6 +43,7 @@ def make_product(held: str, accumulate: bool) -> Any:
     held: "float32", or "bfloat16", where a 32-bit word holds columns i (low half) and i + 8 (high half) of w:
         a shift or a mask makes a float32 of each.
     accumulate: add to ``out * factors[row]`` instead of to 0; `factors` is the address of one float a row.
+    ahead: ask for weights so many bytes before they are read.
     """
 
     @intrinsic
@@ -57,7 +66,7 @@ def make_product(held: str, accumulate: bool) -> Any:
                 block = builder.append_basic_block(f"rows_{rows}")
                 switch.add_case(INT64(rows), block)
                 builder.position_at_end(block)
-                write_tile(builder, rows, held, accumulate, *arguments[1:])
+                write_tile(builder, rows, held, accumulate, ahead, *arguments[1:])
                 builder.branch(after)
             builder.position_at_end(after)
             return context.get_dummy_value()
@@ -72,6 +81,7 @@ def write_tile(
     rows: int,
     held: str,
     accumulate: bool,
+    ahead: int,
     w: Any,
     w_stride: Any,
     k: Any,
@@ -103,8 +113,8 @@ def write_tile(
         weights = [builder.bitcast(low, FLOATS), builder.bitcast(high, FLOATS)]
     else:
         weights = [load(builder, FLOATS, here, 32 * half) for half in range(2)]
-    if not accumulate:
-        prefetch(builder, builder.add(here, INT64(PREFETCH_BYTES)))
+    if ahead:
+        prefetch(builder, builder.add(here, INT64(ahead)))
     new = []
     for row in range(rows):
         number = splat(builder, load(builder, FLOAT, builder.add(x_rows[row], builder.mul(step, INT64(4)))))
@@ -124,9 +134,9 @@ def write_tile(
             store(builder, new[row][half], out_rows[row], 32 * half)
 
 
-def load(builder: Any, kind: ir.Type, address: Any, offset: int = 0) -> Any:
+def load(builder: Any, kind: ir.Type, address: Any, offset: int = 0, align: int = 4) -> Any:
     pointer = builder.inttoptr(builder.add(address, INT64(offset)), kind.as_pointer())
-    return builder.load(pointer, align=4)
+    return builder.load(pointer, align=align)
 
 
 def store(builder: Any, value: Any, address: Any, offset: int = 0) -> None:
@@ -154,13 +164,90 @@ def prefetch(builder: Any, address: Any) -> None:
 
 
 @intrinsic
-def take_next(typing_context: Any, counter: Any) -> Any:
-    """Return the number at an int64 pointer and add 1 to it, as one act among all threads."""
+def take_next(typing_context: Any, numbers: Any, index: Any) -> Any:
+    """Return ``numbers[index]`` of an int64 pointer and add 1 to it, as one act among all threads."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.atomic_rmw("add", arguments[0], INT64(1), "monotonic")
+        counter = builder.gep(arguments[0], [arguments[1]])
+        return builder.atomic_rmw("add", counter, INT64(1), "monotonic")
 
-    return types.int64(types.CPointer(types.int64)), generate
+    return types.int64(types.CPointer(types.int64), types.int64), generate
+
+
+@intrinsic
+def call(typing_context: Any, address: Any) -> Any:
+    """Call the C function ``void f(void)`` at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.call(builder.inttoptr(arguments[0], ir.FunctionType(ir.VoidType(), []).as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def fetch(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address, which is read soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        prefetch(builder, arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def transpose_8x8(typing_context: Any, rows: Any, shift: Any, out: Any, out_stride: Any) -> Any:
+    """Write 8 floats of each of 8 rows as columns: ``out[c, r] = row r [shift + c]``.
+
+    rows: the address of 8 addresses. shift, out_stride: bytes.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows, shift, out, out_stride = arguments
+        lines = [load(builder, FLOATS, builder.add(load(builder, INT64, rows, 8 * r), shift)) for r in range(LANES)]
+        for distance, masks in UNPACK:
+            for r in range(LANES):
+                if not r & distance:
+                    pair = lines[r], lines[r + distance]
+                    lines[r], lines[r + distance] = (builder.shuffle_vector(*pair, WORDS(mask)) for mask in masks)
+        for line, column in zip(lines, UNPACKED, strict=True):
+            store(builder, line, builder.add(out, builder.mul(out_stride, INT64(column))))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+def make_fold(vectors: int, sum_up: bool) -> Any:
+    """A compiled function of the address of ``8 * vectors`` floats: their sum, or the largest that is no NaN."""
+
+    @intrinsic
+    def fold(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def both(a: Any, b: Any) -> Any:
+                return builder.fadd(a, b) if sum_up else builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+            parts = [load(builder, FLOATS, arguments[0], 32 * i) for i in range(vectors)]
+            while len(parts) > 1:
+                parts = [both(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
+            for distance in (4, 2, 1):
+                turned = WORDS([(lane + distance) % LANES for lane in range(LANES)])
+                parts = [both(parts[0], builder.shuffle_vector(parts[0], parts[0], turned))]
+            return builder.extract_element(parts[0], INT32(0))
+
+        return types.float32(types.int64), generate
+
+    return fold
+
+
+@intrinsic
+def address_of(typing_context: Any, pointer: Any) -> Any:
+    """A pointer's address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], INT64)
+
+    return types.int64(pointer), generate
 
 
 @intrinsic
@@ -217,3 +304,7 @@ def make_pointer(kind: types.Type) -> Any:
 
 
 as_floats = make_pointer(types.float32)
+as_integers = make_pointer(types.int64)
+as_halves = make_pointer(types.uint16)
+as_words = make_pointer(types.uint32)
+as_bytes = make_pointer(types.uint8)

@@ -1,0 +1,397 @@
+"""Attention that reads keys and values where they lie, through the block table: nothing is gathered first.
+
+For one KV head and one range of a sequence's context, tile by tile (FlashAttention, Dao et al. 2022):
+
+    32 slots of the table -> K tile [32, D] widened, turned to [D, 32];  V tile [32, D] widened
+    6 query rows at a time:  S = q K^T  [6, 32],  masked;   new = max(m, max S);   P = 2 ** (S - new)
+                             l = l 2 ** (m - new) + sum P;   acc = acc 2 ** (m - new) + P V;   m = new
+
+The query heads that share the KV head are rows beside each other, so its keys and values are read once. A context is
+split into ranges of 256 positions (Flash-Decoding, Dao et al. 2023), computed by any thread and merged in order:
+
+    decode, verification: an item of work is one range; the parts are merged when all are done
+    prefill, a chunk:     an item is a block of query tokens; it goes through its ranges, and merges as it goes
+
+Tiles and ranges lie at the same positions for every query, and a masked position adds exactly 0. So a token's result
+is the same, bit for bit, in a prefill, a chunk, a decode or a verification, alone or in a batch, on any threads.
+"""
+
+import ctypes
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit
+from numba.np.numpy_support import carray
+
+from servelab.ops.compiled.kernel import FAST_MATH, Kernel
+from servelab.ops.compiled.linear import tile_rows
+from servelab.ops.compiled.number import INT8, int8_scale, read_vector, widen_half, write_vector
+from servelab.ops.compiled.vector import (
+    MOST_ROWS,
+    address_of,
+    as_floats,
+    as_halves,
+    as_integers,
+    call,
+    exp2,
+    fetch,
+    make_fold,
+    make_pointer,
+    make_product,
+    take_next,
+    transpose_8x8,
+)
+
+TILE = 32
+RANGE = 256
+# The first maximum: below every score, and finite, so that differences of it are no NaN.
+LOWEST = np.float32(-1e30)
+
+multiply = make_product("float32", accumulate=False)
+accumulate = make_product("float32", accumulate=True)
+largest_of_tile = make_fold(TILE // 8, sum_up=False)
+sum_of_tile = make_fold(TILE // 8, sum_up=True)
+
+
+class Plan(ctypes.Structure):
+    """What is the same for all layers of a step: numbers, and addresses of int64 arrays with one number a sequence."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            *("heads", "kv_heads", "head_dim", "width", "tokens", "sequences", "kind", "block_size", "block_tokens"),
+            *("items", "slots", "first_rows", "query_lengths", "contexts", "tables", "bases", "first_items"),
+            *("first_parts", "parts", "scratch", "scratch_bytes", "barrier"),
+        )
+    ]
+
+
+class Layer(ctypes.Structure):
+    """What changes from layer to layer: counters, addresses, and bytes from one row, slot or head to the next."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            *(
+                "written",
+                "threads",
+                "taken",
+                "merged",
+                "plan",
+                "q",
+                "q_stride",
+                "k",
+                "k_stride",
+                "v",
+                "v_stride",
+                "out",
+            ),
+            *("keys", "values", "slot_stride", "head_stride", "key_scales", "value_scales"),
+            *("scale_slot_stride", "scale_head_stride"),
+        )
+    ]
+
+
+WRITTEN, THREADS, TAKEN, MERGED = range(4)  # the counters' places in a Layer
+as_plan = make_pointer(numba.from_dtype(np.dtype(Plan)))
+as_layer = make_pointer(numba.from_dtype(np.dtype(Layer)))
+
+
+def scratch_floats(width: int, rows: int) -> int:
+    """Floats of a thread's room: see `attend_range` for what lies in it."""
+    return 2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16 + rows * width + 2 * part_floats(width, rows)
+
+
+def part_floats(width: int, rows: int) -> int:
+    """Floats of what a range gives: acc [rows, width], m [rows], l [rows]."""
+    return rows * (width + 2)
+
+
+@njit(fastmath=FAST_MATH)
+def write_tokens(counters: Any, place: Any, layer: Any, plan: Any) -> None:
+    """Put the keys and values of the new tokens into their slots. Threads share ``counters[place]``."""
+    while True:
+        token = take_next(counters, place)
+        if token >= plan.tokens:
+            break
+        write_token(layer, plan, token)
+
+
+@njit(fastmath=FAST_MATH)
+def attend_items(counters: Any, place: Any, layer: Any, plan: Any, scratch: Any) -> None:
+    """Attend, once all is written. scratch: the thread's own room."""
+    first_items = carray(as_integers(plan.first_items), plan.sequences + 1)
+    sequence = 0
+    while True:
+        item = take_next(counters, place)
+        if item >= plan.items:
+            break
+        while item >= first_items[sequence + 1]:
+            sequence += 1
+        attend_item(layer, plan, scratch, sequence, item - first_items[sequence])
+
+
+@njit(fastmath=FAST_MATH)
+def merge_items(counters: Any, place: Any, layer: Any, plan: Any, scratch: Any) -> None:
+    """Merge what the items of a context gave, once all have."""
+    while True:
+        item = take_next(counters, place)
+        if item >= plan.sequences * plan.kv_heads:
+            break
+        merge_parts(layer, plan, scratch, item // plan.kv_heads, item % plan.kv_heads)
+
+
+def attend_alone(counters: Any) -> None:
+    """One layer's attention. counters: a `Layer`, which begins with them."""
+    layer = carray(as_layer(address_of(counters)), 1)[0]
+    plan = carray(as_plan(layer.plan), 1)[0]
+    write_tokens(counters, WRITTEN, layer, plan)
+    call(plan.barrier)
+    scratch = plan.scratch + take_next(counters, THREADS) * plan.scratch_bytes
+    attend_items(counters, TAKEN, layer, plan, scratch)
+    call(plan.barrier)
+    merge_items(counters, MERGED, layer, plan, scratch)
+
+
+@njit(fastmath=FAST_MATH)
+def write_token(layer: Any, plan: Any, token: Any) -> None:
+    """Put the key and the value of a new token into its slot, in the cache's format; a slot below 0 is not written."""
+    slot = carray(as_integers(plan.slots), plan.tokens)[token]
+    if slot < 0:
+        return
+    D, kind = plan.head_dim, plan.kind
+    for head in range(plan.kv_heads):
+        place = slot * layer.slot_stride + head * layer.head_stride
+        scale_place = slot * layer.scale_slot_stride + head * layer.scale_head_stride
+        k = layer.k + token * layer.k_stride + head * D * 4
+        v = layer.v + token * layer.v_stride + head * D * 4
+        if kind == INT8:
+            carray(as_halves(layer.key_scales + scale_place), 1)[0] = int8_scale(k, D)
+            carray(as_halves(layer.value_scales + scale_place), 1)[0] = int8_scale(v, D)
+        write_vector(kind, k, read_scale(kind, layer.key_scales + scale_place), D, layer.keys + place)
+        write_vector(kind, v, read_scale(kind, layer.value_scales + scale_place), D, layer.values + place)
+
+
+@njit(fastmath=FAST_MATH)
+def read_scale(kind: Any, address: Any) -> Any:
+    """The scale at an address: float16 for INT8, float32 for FP8; the other formats have none."""
+    if kind < INT8:
+        return np.float32(1.0)
+    if kind == INT8:
+        return widen_half(np.uint32(carray(as_halves(address), 1)[0]))
+    return carray(as_floats(address), 1)[0]
+
+
+@njit(fastmath=FAST_MATH)
+def attend_item(layer: Any, plan: Any, scratch: Any, sequence: Any, item: Any) -> None:
+    """One range of a context for all its queries, or all ranges for one block of them; of one KV head."""
+    width, group = plan.width, plan.heads // plan.kv_heads
+    head, unit = item % plan.kv_heads, item // plan.kv_heads
+    queries = carray(as_integers(plan.query_lengths), plan.sequences)[sequence]
+    context = carray(as_integers(plan.contexts), plan.sequences)[sequence]
+    first_row = carray(as_integers(plan.first_rows), plan.sequences)[sequence]
+    first_part = carray(as_integers(plan.first_parts), plan.sequences)[sequence]
+
+    tokens, first_token = queries, 0
+    if queries > plan.block_tokens:
+        first_token = unit * plan.block_tokens
+        tokens = min(plan.block_tokens, queries - first_token)
+    rows = tokens * group
+    position = context - queries + first_token
+    part = scratch + 4 * (2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16 + rows * width)
+    total = part + 4 * rows * (width + 2)
+    load_queries(layer, plan, first_row + first_token, tokens, head, part - 4 * rows * width)
+    if first_part >= 0:
+        part = plan.parts + 4 * (first_part + item * rows * (width + 2))
+        start = unit * RANGE
+        attend_range(layer, plan, scratch, sequence, head, position, rows, start, min(start + RANGE, context), part)
+        return
+    clear(total, rows, width)
+    for start in range(0, position + tokens, RANGE):
+        stop = min(start + RANGE, position + tokens)
+        attend_range(layer, plan, scratch, sequence, head, position, rows, start, stop, part)
+        merge(total, part, rows, width)
+    finish(layer, plan, first_row + first_token, tokens, head, total)
+
+
+@njit(fastmath=FAST_MATH)
+def merge_parts(layer: Any, plan: Any, scratch: Any, sequence: Any, head: Any) -> None:
+    """Merge what the ranges of a sequence gave, in their order; nothing where an item has done it all."""
+    width, group = plan.width, plan.heads // plan.kv_heads
+    first_part = carray(as_integers(plan.first_parts), plan.sequences)[sequence]
+    if first_part < 0:
+        return
+    tokens = carray(as_integers(plan.query_lengths), plan.sequences)[sequence]
+    context = carray(as_integers(plan.contexts), plan.sequences)[sequence]
+    first_row = carray(as_integers(plan.first_rows), plan.sequences)[sequence]
+    rows = tokens * group
+    clear(scratch, rows, width)
+    for unit in range((context + RANGE - 1) // RANGE):
+        item = unit * plan.kv_heads + head
+        merge(scratch, plan.parts + 4 * (first_part + item * rows * (width + 2)), rows, width)
+    finish(layer, plan, first_row, tokens, head, scratch)
+
+
+@njit(fastmath=FAST_MATH)
+def load_queries(layer: Any, plan: Any, row: Any, tokens: Any, head: Any, out: Any) -> None:
+    """Query vectors of one KV head as rows [tokens * H / G, width], scaled so that a power of 2 makes a weight."""
+    D, width, group = plan.head_dim, plan.width, plan.heads // plan.kv_heads
+    scale = np.float32(1.4426950408889634 / np.sqrt(np.float64(D)))
+    for token in range(tokens):
+        q = carray(as_floats(layer.q + (row + token) * layer.q_stride + head * group * D * 4), (group, D))
+        target = carray(as_floats(out + token * group * width * 4), (group, width))
+        for r in range(group):
+            for d in range(D):
+                target[r, d] = q[r, d] * scale
+
+
+@njit(fastmath=FAST_MATH)
+def attend_range(
+    layer: Any,
+    plan: Any,
+    scratch: Any,
+    sequence: Any,
+    head: Any,
+    position: Any,
+    rows: Any,
+    start: Any,
+    stop: Any,
+    part: Any,
+) -> None:
+    """Attend to positions start..stop-1 and leave acc, m and l in `part`. position: of the first rows' token.
+
+    In `scratch`: slots [256], row addresses [32] (both int64), K and V widened [32, width], K turned [width, 32],
+    scores [6, 32], factors [16], and the queries [rows, width].
+    """
+    D, width, kind, group = plan.head_dim, plan.width, plan.kind, plan.heads // plan.kv_heads
+    addresses = scratch + 8 * RANGE
+    wide_k = addresses + 8 * TILE
+    wide_v = wide_k + 4 * TILE * width
+    turned = wide_v + 4 * TILE * width
+    scores = turned + 4 * TILE * width
+    factors = scores + 4 * MOST_ROWS * TILE
+    queries = factors + 4 * 16
+    count = stop - start
+    slots = carray(as_integers(scratch), RANGE)
+    find_slots(plan, sequence, start, count, slots)
+    lines = carray(as_integers(addresses), TILE)
+    for i in range(TILE):
+        lines[i] = wide_k + 4 * i * width
+    clear(part, rows, width)
+    for first in range(0, count, TILE):
+        keys = min(TILE, count - first)
+        for i in range(keys):
+            slot = slots[first + i]
+            place = slot * layer.slot_stride + head * layer.head_stride
+            scale_place = slot * layer.scale_slot_stride + head * layer.scale_head_stride
+            if first + TILE + i < count:
+                ahead = slots[first + TILE + i] * layer.slot_stride + head * layer.head_stride
+                for line in range(0, layer.head_stride, 64):
+                    fetch(layer.keys + ahead + line)
+                    fetch(layer.values + ahead + line)
+            scale = read_scale(kind, layer.key_scales + scale_place)
+            read_vector(kind, layer.keys + place, scale, D, wide_k + 4 * i * width)
+            scale = read_scale(kind, layer.value_scales + scale_place)
+            read_vector(kind, layer.values + place, scale, D, wide_v + 4 * i * width)
+        if keys < TILE:  # slots that nobody has written yet: zeros, which the mask leaves out
+            empty = (TILE - keys) * width
+            carray(as_floats(wide_k + 4 * keys * width), empty)[:] = np.float32(0.0)
+            carray(as_floats(wide_v + 4 * keys * width), empty)[:] = np.float32(0.0)
+        for d in range(0, D, 8):
+            for i in range(0, TILE, 8):
+                transpose_8x8(addresses + 8 * i, 4 * d, turned + 4 * (d * TILE + i), 4 * TILE)
+        row = 0
+        while row < rows:
+            some = tile_rows(rows - row)
+            visible = position + (row + some - 1) // group - (start + first) + 1  # keys that the last row sees
+            if visible > 0:
+                multiply(some, turned, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores, 4 * TILE, 0)
+                multiply(some, turned + 64, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores + 64, 4 * TILE, 0)
+                for r in range(some):
+                    visible = min(position + (row + r) // group - (start + first) + 1, keys)
+                    weigh(scores + 4 * r * TILE, visible, part, rows, width, row + r, factors + 4 * r)
+                for d in range(0, width, 16):
+                    acc = part + 4 * (row * width + d)
+                    accumulate(some, wide_v + 4 * d, 4 * width, TILE, scores, 4 * TILE, acc, 4 * width, factors)
+            row += some
+
+
+@njit(fastmath=FAST_MATH)
+def weigh(scores: Any, visible: Any, part: Any, rows: Any, width: Any, row: Any, factor: Any) -> None:
+    """Turn a row of 32 scores into weights, `visible` of them not 0; note maximum, sum and the rescaling factor."""
+    score = carray(as_floats(scores), TILE)
+    maxima = carray(as_floats(part + 4 * rows * width), rows)
+    sums = carray(as_floats(part + 4 * rows * (width + 1)), rows)
+    for i in range(max(visible, 0), TILE):
+        score[i] = -np.inf
+    before = maxima[row]
+    largest = largest_of_tile(scores)
+    new = largest if largest > before else before
+    for i in range(TILE):
+        score[i] = exp2(score[i] - new)
+    rescaled = exp2(before - new)
+    carray(as_floats(factor), 1)[0] = rescaled
+    sums[row] = sums[row] * rescaled + sum_of_tile(scores)
+    maxima[row] = new
+
+
+@njit(fastmath=FAST_MATH)
+def find_slots(plan: Any, sequence: Any, start: Any, count: Any, slots: Any) -> None:
+    """The slots of positions start..start+count-1 of a sequence, through its table."""
+    size = plan.block_size
+    base = carray(as_integers(plan.bases), plan.sequences)[sequence]
+    block = start // size
+    table = carray(as_integers(carray(as_integers(plan.tables), plan.sequences)[sequence]), block + count + 1)
+    offset = start - block * size
+    for i in range(count):
+        if offset == size:
+            block, offset = block + 1, 0
+        slots[i] = base + table[block] * size + offset
+        offset += 1
+
+
+@njit(fastmath=FAST_MATH)
+def clear(part: Any, rows: Any, width: Any) -> None:
+    """Nothing seen yet: acc and l are 0, the maximum is below every score."""
+    numbers = carray(as_floats(part), rows * (width + 2))
+    numbers[:] = np.float32(0.0)
+    numbers[rows * width : rows * (width + 1)] = LOWEST
+
+
+@njit(fastmath=FAST_MATH)
+def merge(total: Any, part: Any, rows: Any, width: Any) -> None:
+    """Add a range's part to the total of the ranges before it, both rescaled to the larger maximum."""
+    acc, other = carray(as_floats(total), (rows, width)), carray(as_floats(part), (rows, width))
+    maxima, sums = (
+        carray(as_floats(total + 4 * rows * width), rows),
+        carray(as_floats(total + 4 * rows * (width + 1)), rows),
+    )
+    tops, more = (
+        carray(as_floats(part + 4 * rows * width), rows),
+        carray(as_floats(part + 4 * rows * (width + 1)), rows),
+    )
+    for row in range(rows):
+        new = tops[row] if tops[row] > maxima[row] else maxima[row]
+        old_factor, new_factor = exp2(maxima[row] - new), exp2(tops[row] - new)
+        sums[row] = sums[row] * old_factor + more[row] * new_factor
+        maxima[row] = new
+        for d in range(width):
+            acc[row, d] = acc[row, d] * old_factor + other[row, d] * new_factor
+
+
+@njit(fastmath=FAST_MATH)
+def finish(layer: Any, plan: Any, row: Any, tokens: Any, head: Any, total: Any) -> None:
+    """Write ``acc / l`` of one KV head's rows to out [T, H, D]."""
+    D, width, heads = plan.head_dim, plan.width, plan.heads
+    group = heads // plan.kv_heads
+    rows = tokens * group
+    acc, sums = carray(as_floats(total), (rows, width)), carray(as_floats(total + 4 * rows * (width + 1)), rows)
+    for token in range(tokens):
+        out = carray(as_floats(layer.out + ((row + token) * heads + head * group) * D * 4), (group, D))
+        for r in range(group):
+            for d in range(D):
+                out[r, d] = acc[token * group + r, d] / sums[token * group + r]
+
+
+ATTEND = Kernel(attend_alone)
