@@ -7,7 +7,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 from benchmarks.contender.protocol import Setup, Task, Timing, peak_bytes, serve
 
 VERSIONS: Mapping[str, str] = {"transformers": transformers.__version__, "torch": torch.__version__}
-PAGE_SIZE = 256  # its own default
+PAGE_SIZE = 64  # of its cache; by default 256
 
 
 def load(setup: Setup) -> Any:
@@ -70,48 +70,63 @@ class Static:
 
 
 class Continuous:
-    """Its continuous batching, with a paged cache and without sharing of prefixes. It runs in a thread of its own."""
+    """Its continuous batching, with a paged cache and without sharing of prefixes. It runs in a thread of its own.
+
+    Without flash attention each step reads the whole cache, whoever it belongs to: it gets one that just suffices.
+    """
 
     versions = VERSIONS
 
     def __init__(self, setup: Setup) -> None:
-        self.token_budget = setup.token_budget
-        self.manager = load(setup).init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
-            continuous_batching_config=ContinuousBatchingConfig(
-                page_size=PAGE_SIZE,
-                num_blocks=setup.max_num_seqs * math.ceil(setup.max_model_len / PAGE_SIZE),
-                max_batch_tokens=setup.token_budget,
-                max_requests_per_batch=setup.max_num_seqs,
-                allow_block_sharing=False,
-            ),
-        )
-        self.manager.start()
+        self.setup = setup
+        self.model = load(setup)
 
     def run(self, task: Task) -> Timing:
         # A request that was prefilled early decodes while others are prefilled: it needs that many tokens more.
         prompt_tokens = sum(len(prompt) for prompt in task.prompts)
-        max_new_tokens = task.decode_steps + math.ceil(prompt_tokens / self.token_budget) + 2
-        begin = time.perf_counter()
-        ids = self.manager.add_requests(
-            inputs=[list(prompt) for prompt in task.prompts], max_new_tokens=max_new_tokens, record_timestamps=True
-        )
-        outputs: dict[str, Any] = {}
-        while len(outputs) < len(ids):
-            output = self.manager.get_result(timeout=1)
-            if output is None:
-                if not self.manager.is_running():
-                    raise RuntimeError("its generation thread has ended")
-            elif output.error is not None:
-                raise RuntimeError(output.error)
-            elif output.is_finished():
-                outputs[output.request_id] = output
-        prefilled = max(output.timestamps[0] for output in outputs.values())
+        max_new_tokens = task.decode_steps + math.ceil(prompt_tokens / self.setup.token_budget) + 2
+        manager = self.manager(len(task.prompts), max(map(len, task.prompts)) + max_new_tokens)
+        manager.start()
+        try:
+            begin = time.perf_counter()
+            ids = manager.add_requests(
+                inputs=[list(prompt) for prompt in task.prompts], max_new_tokens=max_new_tokens, record_timestamps=True
+            )
+            outputs = finished(manager, ids)
+        finally:
+            manager.stop()
+            manager.destroy()
         # All tokens of one step bear times within microseconds of each other: those of the last request mark it.
-        marks = max((output.timestamps for output in outputs.values()), key=lambda times: times[0])
-        marks = marks[: task.decode_steps + 1]
+        marks = max((output.timestamps for output in outputs), key=lambda times: times[0])[: task.decode_steps + 1]
         steps = [after - before for before, after in itertools.pairwise(marks)]
-        return Timing(prefilled - begin, steps, [outputs[name].generated_tokens for name in ids], peak_bytes())
+        return Timing(marks[0] - begin, steps, [output.generated_tokens for output in outputs], peak_bytes())
+
+    def manager(self, num_requests: int, num_tokens: int) -> Any:
+        return self.model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE_SIZE,
+                num_blocks=num_requests * math.ceil(num_tokens / PAGE_SIZE) + 1,
+                max_batch_tokens=self.setup.token_budget,
+                max_requests_per_batch=num_requests,
+                allow_block_sharing=False,
+            ),
+        )
+
+
+def finished(manager: Any, ids: Sequence[str]) -> list[Any]:
+    """The outputs of these requests in their order, when all have ended."""
+    outputs: dict[str, Any] = {}
+    while len(outputs) < len(ids):
+        output = manager.get_result(timeout=1)
+        if output is None:
+            if not manager.is_running():
+                raise RuntimeError("its generation thread has ended")
+        elif output.error is not None:
+            raise RuntimeError(output.error)
+        elif output.is_finished():
+            outputs[output.request_id] = output
+    return [outputs[request_id] for request_id in ids]
 
 
 if __name__ == "__main__":
