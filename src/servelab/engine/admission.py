@@ -58,6 +58,10 @@ def check_params(params: object, model: Model) -> SamplingParams:
         for token_id in token_ids:
             if not 0 <= token_id < model.config.vocab_size:
                 raise ValueError(f"expected {name} in 0..{model.config.vocab_size - 1}, got {token_id}")
+    if params.min_tokens > 0:  # nothing to choose would fail the whole step, for whoever shares it
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else model.tokenizer.eos_token_ids)}
+        if len(ends) >= model.config.vocab_size:
+            raise ValueError(f"expected a token that ends nothing before min_tokens, got {len(ends)} that all do")
     return params
 
 
