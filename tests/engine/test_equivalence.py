@@ -223,9 +223,9 @@ def test_a_stray_read_shows(toy_model, expected):
     [
         {"scheduling": "static"},
         {"max_num_batched_tokens": 23},
-        {"num_blocks": 22, "max_num_batched_tokens": 64},
+        {"num_blocks": 12, "max_num_batched_tokens": 64},
         {"kv_cache": "contiguous", "reserve": "exact", "attention": "naive"},
-        {"speculative": "n-gram", "num_blocks": 22},
+        {"speculative": "n-gram", "num_blocks": 12},
         {"speculative": "draft model", "max_num_batched_tokens": 40},
         {"speculative": "draft head", "attention": "naive"},
     ],
@@ -243,7 +243,7 @@ def test_the_real_model_gives_the_same_tokens_too(smollm2, smollm2_prompts, smol
     engine = Engine(smollm2, EngineConfig(**config))
     params = [SamplingParams(max_tokens=32, ignore_eos=True)] * len(smollm2_prompts)
     assert run(engine, smollm2_prompts, params) == smollm2_expected
-    assert (events(engine, Preempt) > 0) == (config["num_blocks"] == 22)
+    assert (events(engine, Preempt) > 0) == (config["num_blocks"] == 12)
     assert (events(engine, Verify) > 0) == ("speculative" in config)
 
 
