@@ -26,7 +26,7 @@ def make_engine(toy_model) -> Callable[..., Engine]:
 
 
 def poison(storage: KVStorage) -> None:
-    """Fill every slot with what may not be read: NaN, as a number or, where numbers are stored in 8 bits, as a scale."""
+    """Fill every slot with NaN, which may not be read: as a number or, where numbers are int8, as a scale."""
     for layer in range(storage.num_layers):
         scales = (storage.key_scales(layer), storage.value_scales(layer))
         stored = (storage.keys(layer), storage.values(layer))

@@ -1,8 +1,13 @@
 """`EngineConfig`: every field is checked when it is written down."""
 
 import pytest
+import torch
 
+from servelab.cache import KVScales
 from servelab.engine import EngineConfig
+from servelab.speculative import NGram
+
+SCALES = KVScales(torch.ones(2, 2), torch.ones(2, 2))
 
 COUNTS = ["block_size", "num_blocks", "kv_cache_bytes", "max_model_len", "max_num_seqs", "max_num_batched_tokens"]
 
@@ -20,7 +25,13 @@ def test_counts_that_have_no_default_by_memory_cannot_be_none(name):
         EngineConfig(**{name: None})
 
 
-@pytest.mark.parametrize(("name", "value"), [("scheduling", "dynamic"), ("kv_cache", "page"), ("reserve", "half")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("scheduling", "dynamic"), ("kv_cache", "page"), ("reserve", "half")],
+        *[("kv_cache_dtype", "fp8"), ("attention", "sdpa")],
+    ],
+)
 def test_choices_are_named(name, value):
     with pytest.raises(ValueError, match=rf"expected {name} in \('.*'\), got '{value}'"):
         EngineConfig(**{name: value})
@@ -34,3 +45,31 @@ def test_the_pool_has_one_size():
 def test_an_unknown_option_is_an_error():
     with pytest.raises(TypeError, match="num_block"):
         EngineConfig(num_block=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix_caching": 1}, "expected prefix_caching to be True or False, got 1"),
+        (
+            {"speculative": 4},
+            r"expected speculative as NGram\(...\), DraftModel\(...\), DraftHead\(...\) or None, got 4",
+        ),
+        ({"speculative": "ngram"}, "got 'ngram'"),
+        ({"kv_scales": [1.0]}, r"expected kv_scales as KVScales or None, got \[1.0\]"),
+        ({"kv_scales": SCALES}, "expected kv_scales with an FP8 kv_cache_dtype only, got 'auto'"),
+        (
+            {"kv_scales": SCALES, "kv_cache_dtype": "int8"},
+            "expected kv_scales with an FP8 kv_cache_dtype only, got 'int8'",
+        ),
+    ],
+)
+def test_options_have_their_types(options, message):
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(**options)
+
+
+def test_all_that_can_be_switched():
+    EngineConfig(
+        prefix_caching=False, kv_cache_dtype="fp8_e4m3", kv_scales=SCALES, attention="naive", speculative=NGram()
+    )

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servelab.engine.detokenizer import Detokenizer
+from servelab.engine.detokenizer import WINDOW, Detokenizer, TokenTexts
 from servelab.model import ByteTokenizer
 
 
-def pieces(token_ids):
-    detokenizer = Detokenizer(ByteTokenizer().decode)
+def pieces(token_ids, stop=()):
+    detokenizer = Detokenizer(ByteTokenizer().decode, stop)
     found = [detokenizer.add(token_id) for token_id in token_ids]
     found.append(detokenizer.flush())
     assert detokenizer.text == "".join(found)
@@ -29,7 +29,29 @@ def test_an_incomplete_character_at_the_end_is_shown_at_the_end():
     assert pieces("a🦙".encode()[:-1]) == ["a", "", "", "", "\ufffd"]
 
 
-@given(st.lists(st.integers(0, 256)))
+def test_what_comes_before_an_incomplete_character_is_shown():
+    detokenizer = Detokenizer(
+        lambda token_ids: b"".join([b"ab\xf0\x9f", b"\xa6\x99c"][: len(token_ids)]).decode("utf-8", "replace")
+    )
+    assert [detokenizer.add(0), detokenizer.add(1)] == ["ab", "🦙c"]
+
+
+@pytest.mark.parametrize("text", ["a" * 40, "é" * 20, "日本語" * 9, "🦙é a" * 9])
+def test_a_long_text_is_decoded_in_short_pieces(text):
+    """A new token costs the decoding of a few, not of all before it."""
+    lengths = []
+
+    def decode(token_ids):
+        lengths.append(len(token_ids))
+        return ByteTokenizer().decode(token_ids)
+
+    detokenizer = Detokenizer(decode)
+    assert "".join(detokenizer.add(token_id) for token_id in text.encode()) == text
+    assert max(lengths) <= WINDOW + 4
+    assert len(lengths) < 1.4 * len(text.encode())
+
+
+@given(st.lists(st.integers(0, 256), max_size=40))
 def test_pieces_of_any_bytes_join_to_the_decoding_of_all(token_ids):
     assert "".join(pieces(token_ids)) == ByteTokenizer().decode(token_ids)
 
@@ -39,7 +61,49 @@ def test_a_tokenizer_that_treats_the_first_token_specially():
     words = [" The", " llama", " is", " 🦙"]
 
     def decode(token_ids):
-        return "".join(words[token_id] for token_id in token_ids).removeprefix(" ")
+        return "".join(words[token_id % 4] for token_id in token_ids).removeprefix(" ")
 
     detokenizer = Detokenizer(decode)
     assert [detokenizer.add(token_id) for token_id in range(4)] == ["The", " llama", " is", " 🦙"]
+    assert [detokenizer.add(token_id) for token_id in range(40)] == words * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "expected"),
+    [
+        ("one two three", ["two"], "one "),
+        ("a🦙b", ["🦙"], "a"),
+        ("aé", ["é!"], "aé"),
+        ("x##", ["###", "##"], "x"),
+        ("no stop at all", ["###"], "no stop at all"),
+    ],
+)
+def test_a_stop_string_over_several_tokens_is_never_shown(text, stop, expected):
+    """One token a byte: no part of a stop string is shown; what only began like one is shown later [vllm#3574]."""
+    found = pieces(text.encode(), stop)
+    assert "".join(found) == expected
+    held = [expected[: len("".join(found[: end + 1]))] for end in range(len(found))]
+    assert held == ["".join(found[: end + 1]) for end in range(len(found))]
+
+
+def test_a_stop_string_counts_only_where_it_begins_after_it_may():
+    detokenizer = Detokenizer(ByteTokenizer().decode, ["b", "cd"])
+    assert [detokenizer.add(token, may_stop=False) for token in b"abc"] == ["a", "b", "c"]
+    assert (detokenizer.add(ord("d")), detokenizer.stopped) == ("d", False), "it began before"
+    assert (detokenizer.add(ord("b")), detokenizer.stopped, detokenizer.flush()) == ("", True, "")
+
+
+def test_each_token_is_looked_up_once():
+    class Counting(ByteTokenizer):
+        calls = 0
+
+        def token_text(self, token_id):
+            self.calls += 1
+            if token_id > 256:
+                raise ValueError("no such token")
+            return super().token_text(token_id)
+
+    tokenizer = Counting()
+    texts = TokenTexts(tokenizer)
+    assert texts([65, 240, 65, 999, 256]) == texts([65, 240, 65, 999, 256]) == ["A", "", "A", "", "<end>"]
+    assert tokenizer.calls == 4

@@ -31,6 +31,12 @@ BAD_REQUESTS = [
     ([1], {"max_tokens": 5}, None, "expected params as SamplingParams, got dict"),
     ([1], SamplingParams(stop_token_ids=(257,)), None, r"expected stop_token_ids in 0..256, got 257"),
     ([1], SamplingParams(stop_token_ids=(-1,)), None, r"expected stop_token_ids in 0..256, got -1"),
+    (
+        [1],
+        SamplingParams(min_tokens=1, stop_token_ids=tuple(range(257))),
+        None,
+        r"expected a token that ends nothing before min_tokens, got 257 that all do",
+    ),
     ([1], None, 5, "expected request_id as a non-empty str, got 5"),
     ([1], None, "", "expected request_id as a non-empty str, got ''"),
     ([1], None, "runs", "expected a request_id that no unfinished request has, got 'runs' again"),
@@ -227,89 +233,6 @@ def test_generate_beside_other_requests_keeps_their_outputs(make_engine, drain, 
     assert not engine.has_unfinished()
 
 
-@pytest.mark.parametrize("where", ["forward", "schedule", "sample"])
-def test_an_interrupted_generate_leaves_the_engine_as_it_was(
-    make_engine, drain, greedy, assert_empty, monkeypatch, where
-):
-    engine = make_engine(max_num_batched_tokens=4)
-    engine.add_request(PROMPT[:3], until(6), "other")
-    owner, name = {
-        "forward": (engine.runner, "run"),
-        "schedule": (engine.scheduler, "schedule"),
-        "sample": (engine.sampler, "choose"),
-    }[where]
-    original, calls = getattr(owner, name), []
-
-    def interrupt(*arguments):
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(*arguments)
-
-    monkeypatch.setattr(owner, name, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate([PROMPT, PROMPT], until(8))
-    monkeypatch.undo()
-    engine.cache.check_integrity()
-    assert list(engine._requests) == ["other"]
-    outputs = drain(engine)
-    assert list(outputs) == ["other"]
-    assert outputs["other"].token_ids == greedy(PROMPT[:3], 6)
-    assert [output.token_ids for output in engine.generate([PROMPT], until(5))] == [greedy(PROMPT, 5)]
-
-
-def test_an_interrupted_step_may_be_repeated(make_engine, drain, greedy, monkeypatch):
-    engine = make_engine()
-    engine.add_request(PROMPT, until(5), "A")
-    original = engine.runner.run
-
-    def interrupt(*arguments):
-        original(*arguments)
-        raise KeyboardInterrupt
-
-    for _ in range(2):
-        engine.step()
-        monkeypatch.setattr(engine.runner, "run", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            engine.step()
-        monkeypatch.undo()
-    assert drain(engine)["A"].token_ids == greedy(PROMPT, 5)
-
-
-def test_a_failing_forward_pass_ends_its_requests_and_nothing_else(make_engine, drain, greedy, monkeypatch):
-    """The error reaches the caller; the requests of that step end with "error"; the engine goes on."""
-    engine = make_engine(max_num_seqs=2)
-    for name in "ABC":
-        engine.add_request(PROMPT, until(4), name)
-    engine.step()
-
-    def fail(*_):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(engine.runner, "run", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        engine.step()
-    monkeypatch.undo()
-    assert engine.cache.num_free == 64
-    outputs = drain(engine)
-    assert [outputs[name].finish_reason for name in "ABC"] == ["error", "error", "length"]
-    assert outputs["A"].token_ids == greedy(PROMPT, 1)
-    assert outputs["C"].token_ids == greedy(PROMPT, 4)
-
-
-def test_a_failing_forward_pass_in_generate_reaches_the_caller(make_engine, assert_empty, monkeypatch):
-    engine = make_engine(max_num_seqs=1)
-
-    def fail(*_):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(engine.runner, "run", fail)
-    with pytest.raises(RuntimeError, match="broken"):
-        engine.generate([PROMPT, PROMPT], until(3))
-    assert not engine.has_unfinished()
-    assert_empty(engine)
-
-
 def test_a_seeded_request_samples_the_same_alone_and_in_company(make_engine):
     params = [until(12, temperature=1.0, seed=seed) for seed in range(5)]
     prompts = [[seed + 1] * (seed + 2) for seed in range(5)]
@@ -398,13 +321,3 @@ def test_an_id_that_the_tokenizer_does_not_know_has_no_text(toy_model, make_engi
     [request] = engine.trace.requests
     assert request.token_texts[:2] == ["A", ""]
     assert any(token_id >= 100 for token_id in request.output_token_ids)
-
-
-def test_whatever_the_sampling_raises_the_requests_of_the_step_end(make_engine, monkeypatch, assert_empty):
-    engine = make_engine()
-    engine.add_request([1, 2])
-    monkeypatch.setattr(engine.sampler, "choose", lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
-    with pytest.raises(RuntimeError, match="broken"):
-        engine.step()
-    assert [output.finish_reason for output in engine.step()] == ["error"]
-    assert_empty(engine)

@@ -224,7 +224,8 @@ class Engine:
     def _compute(self, rows: list[Row]) -> None:
         """Run the rows. What they brought is written down as a whole, or, after an exception, not at all."""
         try:
-            drafts = self.speculator.propose(rows)
+            with uninterrupted():
+                drafts = self.speculator.propose(rows)
             forward = self.runner.run(rows, [draft.token_ids for draft in drafts])
         except Exception:
             self._fail(rows)

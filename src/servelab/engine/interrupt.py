@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold a KeyboardInterrupt back until the block is over, then raise it.
 
-    For bookkeeping that takes microseconds, not for computing: a block taken from the pool and not yet in a table
-    would be lost. Python delivers signals to the main thread only, so in another thread there is nothing to hold.
+    For bookkeeping, not for a whole forward pass: a block taken from the pool and not yet in a table would be lost.
+    Python delivers signals to the main thread only, so in another thread there is nothing to hold.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

@@ -16,7 +16,6 @@ for a guess.
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from servelab.cache import KVCacheManager, OutOfBlocks
 from servelab.engine.config import EngineConfig
@@ -24,7 +23,8 @@ from servelab.engine.recorder import CacheManager, Recorder
 from servelab.engine.request import Request
 
 
-class Row(NamedTuple):
+@dataclass(slots=True)
+class Row:
     """`num_tokens` tokens of a request, to be computed in this step, and draft tokens behind them at most."""
 
     request: Request
@@ -88,15 +88,17 @@ class Scheduler:
 
     def _continue_running(self, plan: Plan, budget: int) -> int:
         """Rows for those who run already. Returns what is left of the budget."""
-        rows = plan.rows
-        while len(rows) < len(self.running) and budget > 0:
-            request = self.running[len(rows)]
-            num_tokens = min(len(request.token_ids) - request.num_computed_tokens, budget)
+        for request in self.running:  # preemption shortens it, at its end
+            if budget == 0:
+                break
+            num_tokens = len(request.token_ids) - request.num_computed_tokens
+            if num_tokens > budget:
+                num_tokens = budget
             if not self._make_room(request, request.num_computed_tokens + num_tokens):
                 break
             if request.is_forked:
                 self._own_last_block(request, plan)
-            rows.append(Row(request, num_tokens))
+            plan.rows.append(Row(request, num_tokens))
             budget -= num_tokens
         return budget
 
@@ -177,22 +179,26 @@ class Scheduler:
 
     def _add_drafts(self, plan: Plan, budget: int) -> None:
         """Let decoding rows verify draft tokens: as many as budget, memory and the request's own end allow."""
-        for place, row in enumerate(plan.rows):
-            request = row.request
-            if row.num_tokens > 1 or request.num_uncomputed_tokens > 1 or request.unborn:
+        for row in plan.rows:
+            request, num_tokens = row.request, row.request.num_tokens
+            if row.num_tokens > 1 or request.num_computed_tokens < num_tokens - 1 or request.unborn:
                 continue  # a prompt
-            held = self.cache.num_slots_held(request.sample_id)
-            if isinstance(self.cache, KVCacheManager):
-                held += self.cache.num_free * self.cache.block_size
-            # Drafts and one token of the target's own are emitted at most, and that last one takes no slot yet.
-            num_drafts = min(
-                self.max_drafts, budget, held - request.num_tokens, request.max_num_tokens - request.num_tokens - 1
-            )
+            # Of the drafts and one token of the target's own, which are emitted at most, that last one takes no slot.
+            num_drafts = min(self.max_drafts, budget, request.max_num_tokens - num_tokens - 1)
+            num_drafts = min(num_drafts, self._slots_in_reach(request) - num_tokens)
             if num_drafts > 0:
-                new = self.cache.allocate(request.sample_id, request.num_tokens + num_drafts)
-                self.recorder.allocate(request.sample_id, new)
-                plan.rows[place] = Row(request, row.num_tokens, num_drafts)
+                new = self.cache.allocate(request.sample_id, num_tokens + num_drafts)
+                if new:
+                    self.recorder.allocate(request.sample_id, new)
+                row.max_drafts = num_drafts
                 budget -= num_drafts
+
+    def _slots_in_reach(self, request: Request) -> int:
+        """Slots that a running request holds or could get without taking any from others."""
+        held = self.cache.num_slots_held(request.sample_id)
+        if isinstance(self.cache, KVCacheManager):
+            return held + self.cache.num_free * self.cache.block_size
+        return held
 
     def _preempt(self, request: Request) -> None:
         # It is older than all who wait, so it goes to the head of their queue.

@@ -26,6 +26,7 @@ class Speculator:
     def __init__(self, config: Speculation | None, model: Model) -> None:
         self.proposer = None if config is None else make_proposer(config, model)
         self.metrics = SpeculationMetrics()
+        self._drafts: dict[str, Draft] = {}  # those whose outcome is not known yet
 
     @property
     def max_drafts(self) -> int:
@@ -46,19 +47,21 @@ class Speculator:
         """Follow the scheduler: who starts, and which blocks were copied."""
         if self.proposer is not None:
             for request in plan.admitted:
+                self._drafts.pop(request.sample_id, None)
                 self.proposer.begin(request.sample_id, request.num_computed_tokens)
             if plan.copies:
                 self.proposer.copy_blocks(plan.copies)
 
     def propose(self, rows: Sequence[Row]) -> list[Draft]:
-        """A draft for each row; none for a prompt, and where nothing comes to mind."""
-        drafts = [NO_DRAFT] * len(rows)
-        places = [place for place, row in enumerate(rows) if row.max_drafts]
-        if self.proposer is not None and places:
-            proposed = self.proposer.propose([self._draft_row(rows[place]) for place in places])
-            for place, draft in zip(places, proposed, strict=True):
-                drafts[place] = draft
-        return drafts
+        """A draft for each row; none for a prompt, and where nothing comes to mind.
+
+        A step that was interrupted after its drafts is repeated with the same ones: a draft is made once a token.
+        """
+        wanted = [row for row in rows if row.max_drafts and row.request.sample_id not in self._drafts]
+        if self.proposer is not None and wanted:
+            proposed = self.proposer.propose([self._draft_row(row) for row in wanted])
+            self._drafts |= {row.request.sample_id: draft for row, draft in zip(wanted, proposed, strict=True)}
+        return [_cut(self._drafts.get(row.request.sample_id, NO_DRAFT), row.max_drafts) for row in rows]
 
     def observe(self, rows: Sequence[Row], drafts: Sequence[Draft], choices: Sequence[Choice], hidden: Tensor) -> None:
         """Tell the proposer which tokens the target has computed that stand. hidden: [T, E] of the pass."""
@@ -82,6 +85,8 @@ class Speculator:
                 )
             )
         self.proposer.observe(observed)
+        for row in rows:
+            self._drafts.pop(row.request.sample_id, None)
 
     def record(self, request: Request, num_drafted: int, num_accepted: int, num_emitted: int) -> None:
         """Count a decoding row of one request."""
@@ -102,6 +107,7 @@ class Speculator:
 
     def forget(self, request: Request) -> None:
         if self.proposer is not None:
+            self._drafts.pop(request.sample_id, None)
             self.proposer.forget(request.sample_id)
 
     def _draft_row(self, row: Row) -> DraftRow:
@@ -122,3 +128,10 @@ class Speculator:
             return self.cache.block_table(request.sample_id)
         start = self.cache.start(request.sample_id)
         return list(range(start, start + self.cache.num_slots_held(request.sample_id)))
+
+
+def _cut(draft: Draft, max_drafts: int) -> Draft:
+    """The first tokens of a draft, which are a draft too."""
+    if len(draft.token_ids) <= max_drafts:
+        return draft
+    return Draft(draft.token_ids[:max_drafts], None if draft.probs is None else draft.probs[:max_drafts])
