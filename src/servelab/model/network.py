@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from servelab.model.config import ModelConfig
+from servelab.model.fused import FusedLayers
 from servelab.ops import (
     Attention,
     Linear,
@@ -34,6 +35,7 @@ class Network(nn.Module):
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embedding: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_layers))
+        self.fused = FusedLayers(self.layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
@@ -68,6 +70,9 @@ class Network(nn.Module):
         """The hidden states after the last layer, before the final norm: [T, E]."""
         x: Tensor = self.embedding(token_ids)
         cos, sin = rotary_tables(positions, self.frequencies, x.dtype)
+        fused = self.fused.run(x, cos, sin, attention)  # the loop below in one compiled pass, where that can be
+        if fused is not None:
+            return fused
         for layer in self.layers:
             x = layer(x, cos, sin, attention)
         return x
@@ -100,6 +105,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        """x: [T, E]; cos, sin: [T, 1, D] of `rotary_tables`."""
         x = x + self.attention(self.attention_norm(x), cos, sin, attention)
         x = x + self.feed_forward(self.feed_forward_norm(x))
         return x

@@ -28,6 +28,7 @@ def random_model(config: ModelConfig, seed: int = 0) -> Model:
             parameter.normal_(0.0, 0.1, generator=generator)
         else:
             parameter.normal_(1.0, 0.1, generator=generator)
+    network.pack()
     return Model(f"random-{config.architecture}", config, network, tokenizer)
 
 

@@ -3,6 +3,7 @@
 from servelab.ops.activation import silu_and_mul
 from servelab.ops.attention import Attention, CachedAttention, PackedCausalAttention
 from servelab.ops.batch import AttentionBatch, KVView
+from servelab.ops.layer import LayerWeights, LinearWeights, run_layers
 from servelab.ops.linear import Linear
 from servelab.ops.norm import rms_norm
 from servelab.ops.rotary import RopeScaling, rotary_embedding, rotary_frequencies, rotary_tables
@@ -12,12 +13,15 @@ __all__ = [
     "AttentionBatch",
     "CachedAttention",
     "KVView",
+    "LayerWeights",
     "Linear",
+    "LinearWeights",
     "PackedCausalAttention",
     "RopeScaling",
     "rms_norm",
     "rotary_embedding",
     "rotary_frequencies",
     "rotary_tables",
+    "run_layers",
     "silu_and_mul",
 ]

@@ -89,6 +89,10 @@ class CachedAttention:
         self.written_slots = slots[slots >= 0] if skipped else slots
         self.reads = plan_reads(batch, keys.device, naive=algorithm == "naive")
 
+    def fits(self, x: Tensor) -> bool:
+        """Whether whole layers can be run on x [T, E] at once (`servelab.ops.run_layers`)."""
+        return self.compiled is not None and x.dtype == torch.float32 and x.is_cpu and len(x) == self.num_tokens
+
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Attention`. Raises ValueError where the shapes do not fit."""
         check_heads(q, k, v)

@@ -62,7 +62,7 @@ class Plan(ctypes.Structure):
         for name in (
             *("heads", "kv_heads", "head_dim", "width", "tokens", "sequences", "kind", "block_size", "block_tokens"),
             *("items", "slots", "first_rows", "query_lengths", "contexts", "tables", "bases", "first_items"),
-            *("first_parts", "parts", "scratch", "scratch_bytes", "barrier"),
+            *("first_parts", "parts", "has_parts", "scratch", "scratch_bytes", "barrier"),
         )
     ]
 
@@ -150,8 +150,9 @@ def attend_alone(counters: Any) -> None:
     call(plan.barrier)
     scratch = plan.scratch + take_next(counters, THREADS) * plan.scratch_bytes
     attend_items(counters, TAKEN, layer, plan, scratch)
-    call(plan.barrier)
-    merge_items(counters, MERGED, layer, plan, scratch)
+    if plan.has_parts != 0:
+        call(plan.barrier)
+        merge_items(counters, MERGED, layer, plan, scratch)
 
 
 @njit(fastmath=FAST_MATH)

@@ -14,7 +14,7 @@ from servelab.ops.compiled.number import FORMATS
 
 # Query rows of an item of work: their vectors, sums and those of a range stay in the second-level cache.
 BLOCK_ROWS = 96
-# Products of a query and a key, times the head dimension, for which a second thread pays.
+# Products of query and key numbers for which a second thread pays.
 PARALLEL_PRODUCTS = 32 * 1024
 
 
@@ -24,113 +24,104 @@ class PagedRead:
     def __init__(self, batch: AttentionBatch, storage: KVView) -> None:
         self.batch = batch
         self.storage = storage
-        self.num_heads = 0  # known with the first queries
+        self.num_kv_heads, self.head_dim = storage.keys(0).shape[2:]
+        self.num_heads = self.threads = 0
+        self.plan = Plan()
 
-    def prepare(self, num_heads: int) -> None:
+    def prepare(self, num_heads: int, threads: int) -> None:
         """Lay out the step for H query heads: which items of work there are, and room for what they compute."""
-        batch = self.batch
-        G, D = self.storage.keys(0).shape[2:]
+        if (num_heads, threads) == (self.num_heads, self.threads):
+            return
+        self.num_heads, self.threads = num_heads, threads
+        batch, G, D = self.batch, self.num_kv_heads, self.head_dim
         group = num_heads // G
         width = -(-D // 16) * 16
         block_tokens = max(1, BLOCK_ROWS // group)
-        self.num_heads = num_heads
-        products = sum(q * c for q, c in zip(batch.query_lengths, batch.context_lengths, strict=True))
-        self.threads = team.threads_for(products * num_heads * D, PARALLEL_PRODUCTS)
-
-        first_rows, items, parts = [], [], []
-        num_parts = row = 0
+        items, parts = [], []
+        num_parts = 0
         for queries, context in zip(batch.query_lengths, batch.context_lengths, strict=True):
-            first_rows.append(row)
-            row += queries
             ranges = -(-context // RANGE)
             split = queries <= block_tokens and ranges > 1
             items.append(G * (ranges if split else -(-queries // block_tokens)))
             parts.append(num_parts if split else -1)
             if split:
                 num_parts += ranges * G * part_floats(width, queries * group)
-        first_items = [0, *accumulate(items)]
+        room = scratch_floats(width, min(block_tokens, max(batch.query_lengths)) * group)
+        self.scratch = torch.empty(threads * room + num_parts)
 
-        sequences = len(batch.query_lengths)
+        sequences = len(items)
         tables = batch.block_tables or [[0]] * sequences
-        table_starts = [0, *accumulate(map(len, tables))][:-1]
-        self.numbers = array("q", chain(batch.slot_mapping, first_rows, batch.query_lengths, batch.context_lengths))
-        self.numbers.extend(batch.starts or [0] * sequences)
-        self.numbers.extend(first_items)
-        self.numbers.extend(parts)
         self.tables = array("q", chain.from_iterable(tables))
-        table_address = self.tables.buffer_info()[0]
-        self.numbers.extend(table_address + 8 * start for start in table_starts)
-        address = self.numbers.buffer_info()[0]
-        places = accumulate([address, *(8 * n for n in (row, *([sequences] * 4), sequences + 1, sequences))])
-        slots, rows, queries_at, contexts, bases, items_at, parts_at, tables_at = places
-
-        rows_of_item = min(block_tokens, max(batch.query_lengths)) * group
-        room = scratch_floats(width, rows_of_item)
-        self.scratch = torch.zeros(self.threads * room + num_parts)
+        first_table, _ = self.tables.buffer_info()
+        columns = {
+            "slots": batch.slot_mapping,
+            "first_rows": [0, *accumulate(batch.query_lengths)],
+            "query_lengths": batch.query_lengths,
+            "contexts": batch.context_lengths,
+            "tables": [first_table + 8 * start for start in (0, *accumulate(map(len, tables)))],
+            "bases": batch.starts or [0] * sequences,
+            "first_items": [0, *accumulate(items)],
+            "first_parts": parts,
+        }
+        self.columns = array("q", chain.from_iterable(columns.values()))
+        address, _ = self.columns.buffer_info()
         self.plan = Plan(
             heads=num_heads,
             kv_heads=G,
             head_dim=D,
             width=width,
-            tokens=row,
+            tokens=batch.num_tokens,
             sequences=sequences,
             kind=format_index(self.storage),
             block_size=batch.block_size if batch.starts is None else max(batch.context_lengths),
             block_tokens=block_tokens,
-            items=first_items[-1],
-            slots=slots,
-            first_rows=rows,
-            query_lengths=queries_at,
-            contexts=contexts,
-            tables=tables_at,
-            bases=bases,
-            first_items=items_at,
-            first_parts=parts_at,
-            parts=self.scratch.data_ptr() + 4 * self.threads * room,
+            items=sum(items),
+            parts=self.scratch.data_ptr() + 4 * threads * room,
+            has_parts=int(num_parts > 0),
             scratch=self.scratch.data_ptr(),
             scratch_bytes=4 * room,
             barrier=team.barrier(),
         )
+        for name, column in columns.items():
+            setattr(self.plan, name, address)
+            address += 8 * len(column)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def layer(self, index: int, q: int, k: int, v: int, strides: tuple[int, int, int], out: int) -> Layer:
+        """What one layer reads and writes. q, k, v, out: addresses of float32; strides: bytes a row of q, k and v."""
+        keys, values = self.storage.keys(index), self.storage.values(index)
+        _, slot_stride, head_stride, _ = keys.stride()
+        width = keys.element_size()
+        layer = Layer(
+            *(0, 0, 0, 0, ctypes.addressof(self.plan), q, strides[0], k, strides[1], v, strides[2], out),
+            *(keys.data_ptr(), values.data_ptr(), slot_stride * width, head_stride * width),
+        )
+        key_scales, value_scales = self.storage.key_scales(index), self.storage.value_scales(index)
+        if key_scales is not None and value_scales is not None:
+            width = key_scales.element_size()
+            layer.key_scales, layer.value_scales = key_scales.data_ptr(), value_scales.data_ptr()
+            layer.scale_head_stride = key_scales.stride(-1) * width
+            layer.scale_slot_stride = key_scales.stride(-2) * width if key_scales.dim() > 1 else 0
+        return layer
+
+    def __call__(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `servelab.ops.attention.Attention`."""
         T, H, D = q.shape
-        if self.num_heads != H:
-            self.prepare(H)
         dtype = q.dtype
+        products = sum(map(int.__mul__, self.batch.query_lengths, self.batch.context_lengths)) * H * D
+        threads = team.threads_for(products, PARALLEL_PRODUCTS)
+        self.prepare(H, threads)
         q, k, v = as_rows(q), as_rows(k), as_rows(v)
         out = torch.empty(T, H, D)
-        keys, values = self.storage.keys(layer), self.storage.values(layer)
-        width = keys.element_size()
-        layer_arguments = Layer(
-            plan=ctypes.addressof(self.plan),
-            q=q.data_ptr(),
-            q_stride=q.stride(0) * 4,
-            k=k.data_ptr(),
-            k_stride=k.stride(0) * 4,
-            v=v.data_ptr(),
-            v_stride=v.stride(0) * 4,
-            out=out.data_ptr(),
-            keys=keys.data_ptr(),
-            values=values.data_ptr(),
-            slot_stride=keys.stride(1) * width,
-            head_stride=keys.stride(2) * width,
-        )
-        key_scales, value_scales = self.storage.key_scales(layer), self.storage.value_scales(layer)
-        if key_scales is not None and value_scales is not None:
-            layer_arguments.key_scales = key_scales.data_ptr()
-            layer_arguments.value_scales = value_scales.data_ptr()
-            layer_arguments.scale_head_stride = key_scales.stride(-1) * key_scales.element_size()
-            if key_scales.dim() > 1:
-                layer_arguments.scale_slot_stride = key_scales.stride(1) * key_scales.element_size()
-        team.run(ATTEND, layer_arguments, self.threads)
-        return out.to(dtype)
+        strides = (q.stride(0) * 4, k.stride(0) * 4, v.stride(0) * 4)
+        layer = self.layer(index, q.data_ptr(), k.data_ptr(), v.data_ptr(), strides, out.data_ptr())
+        team.run(ATTEND, layer, threads)
+        return out if dtype == torch.float32 else out.to(dtype)
 
 
 def as_rows(x: Tensor) -> Tensor:
     """x [T, heads, D] in float32 with the numbers of a row beside each other."""
     x = x.float()
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
 def format_index(storage: KVView) -> int:

@@ -41,15 +41,11 @@ def normalise(x: Any, weight: Any, eps: Any, n: Any, out: Any) -> None:
 
 
 @njit(fastmath=FAST_MATH)
-def gate(gate_and_up: Any, n: Any, out: Any) -> None:
-    """``silu(gate) * up`` of n floats and the n behind them."""
-    gates, ups, target = (
-        carray(as_floats(gate_and_up), n),
-        carray(as_floats(gate_and_up + 4 * n), n),
-        carray(as_floats(out), n),
-    )
+def gate(gates: Any, ups: Any, n: Any, out: Any) -> None:
+    """``silu(gate) * up`` of n floats at each address."""
+    left, right, target = carray(as_floats(gates), n), carray(as_floats(ups), n), carray(as_floats(out), n)
     for i in range(n):
-        target[i] = gates[i] / (np.float32(1.0) + exp2(-gates[i] * LOG2_E)) * ups[i]
+        target[i] = left[i] / (np.float32(1.0) + exp2(-left[i] * LOG2_E)) * right[i]
 
 
 @njit(fastmath=FAST_MATH)
@@ -82,7 +78,8 @@ def gate_rows(arguments: Any) -> None:
         row = take_next(arguments, 0)
         if row >= rows:
             break
-        gate(arguments[3] + row * n * 8, n, arguments[4] + row * n * 4)
+        gates = arguments[3] + row * n * 8
+        gate(gates, gates + n * 4, n, arguments[4] + row * n * 4)
 
 
 def rotate_rows(arguments: Any) -> None:

@@ -1,0 +1,179 @@
+"""Whole layers in one go: the threads enter once, and wait for each other between one operator and the next.
+
+With one token an operator takes 1 to 100 microseconds, and starting it from Python another 5 to 10. So all operators
+of all layers are one kernel here. Each is the function that also runs alone, so the numbers are the same, bit for bit;
+what a layer computes is told in `servelab.model.network`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba import njit
+from numba.np.numpy_support import carray
+from torch import Tensor
+
+from servelab.ops.compiled import team
+from servelab.ops.compiled.attention import Layer, as_layer, as_plan, attend_items, merge_items, write_token
+from servelab.ops.compiled.kernel import FAST_MATH, Kernel
+from servelab.ops.compiled.linear import PARALLEL_PRODUCTS, multiply_panels
+from servelab.ops.compiled.plan import PagedRead
+from servelab.ops.compiled.pointwise import float_bits, gate, normalise, rotate
+from servelab.ops.compiled.vector import address_of, as_integers, call, make_pointer, take_next
+from servelab.ops.layer import LayerWeights
+
+# Loops of a layer that threads share, each with a counter of its own.
+COUNTERS = 10
+# Numbers of SwiGLU's activation that a thread takes at a time.
+GATED = 512
+
+
+class Pass(ctypes.Structure):
+    """A pass of T tokens through some layers: sizes, and addresses."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            *("counters", "layers", "weights", "attention", "plan", "threads"),
+            *("tokens", "hidden", "heads", "kv_heads", "head_dim", "inner", "eps"),
+            *("x", "cos", "sin", "normed", "projected", "attended", "gated"),
+        )
+    ]
+
+
+as_pass = make_pointer(numba.from_dtype(np.dtype(Pass)))
+as_weights = make_pointer(numba.from_dtype(np.dtype(LayerWeights)))
+
+
+def run_pass(arguments: Any) -> None:
+    """arguments: a `Pass`."""
+    step = carray(as_pass(address_of(arguments)), 1)[0]
+    plan = carray(as_plan(step.plan), 1)[0]
+    weights = carray(as_weights(step.weights), step.layers)
+    attention = carray(as_layer(step.attention), step.layers)
+    thread = take_next(as_integers(step.counters), COUNTERS * step.layers)
+    for index in range(step.layers):
+        run_layer(step, index, weights[index], attention[index], plan, plan.scratch + thread * plan.scratch_bytes)
+
+
+@njit(fastmath=FAST_MATH)
+def run_layer(step: Any, index: Any, weights: Any, attention: Any, plan: Any, scratch: Any) -> None:
+    """One layer, as every thread runs it. Each line needs all of the one before it, so threads wait in between."""
+    counters, place = as_integers(step.counters), COUNTERS * index
+    E, inner, q_size = step.hidden, step.inner, step.heads * step.head_dim
+    qkv_size = q_size + 2 * step.kv_heads * step.head_dim
+
+    normalise_tokens(counters, place, step, weights.attention_norm)
+    call(plan.barrier)
+    project(counters, place + 1, step, weights.qkv, E, qkv_size, step.normed, 0, step.projected)
+    call(plan.barrier)
+    turn_and_write(counters, place + 2, step, weights, attention, plan)
+    call(plan.barrier)
+    attend_items(counters, place + 3, attention, plan, scratch)
+    call(plan.barrier)
+    if plan.has_parts != 0:
+        merge_items(counters, place + 4, attention, plan, scratch)
+        call(plan.barrier)
+    project(counters, place + 5, step, weights.output, q_size, E, step.attended, step.x, step.x)
+    call(plan.barrier)
+    normalise_tokens(counters, place + 6, step, weights.feed_forward_norm)
+    call(plan.barrier)
+    project(counters, place + 7, step, weights.gate_and_up, E, 2 * inner, step.normed, 0, step.projected)
+    call(plan.barrier)
+    gate_tokens(counters, place + 8, step)
+    call(plan.barrier)
+    project(counters, place + 9, step, weights.down, inner, E, step.gated, step.x, step.x)
+    call(plan.barrier)
+
+
+@njit(fastmath=FAST_MATH)
+def project(counters: Any, place: Any, step: Any, linear: Any, k: Any, n: Any, x: Any, residual: Any, out: Any) -> None:
+    """``out = x W^T + bias + residual``."""
+    multiply_panels(
+        *(counters, place, linear.panels, linear.width, n, k, linear.bias),
+        *(x, step.tokens, residual, out, step.threads),
+    )
+
+
+@njit(fastmath=FAST_MATH)
+def normalise_tokens(counters: Any, place: Any, step: Any, weight: Any) -> None:
+    while True:
+        token = take_next(counters, place)
+        if token >= step.tokens:
+            break
+        row = 4 * token * step.hidden
+        normalise(step.x + row, weight, step.eps, step.hidden, step.normed + row)
+
+
+@njit(fastmath=FAST_MATH)
+def turn_and_write(counters: Any, place: Any, step: Any, weights: Any, attention: Any, plan: Any) -> None:
+    """Of each token: normalise its heads where the model does, turn queries and keys, write keys and values."""
+    heads, kv_heads, D = step.heads, step.kv_heads, step.head_dim
+    while True:
+        token = take_next(counters, place)
+        if token >= step.tokens:
+            break
+        row = step.projected + 4 * token * (heads + 2 * kv_heads) * D
+        if weights.q_norm != 0:
+            for head in range(heads + kv_heads):
+                weight = weights.q_norm if head < heads else weights.k_norm
+                normalise(row + 4 * head * D, weight, step.eps, D, row + 4 * head * D)
+        rotate(row, step.cos + 4 * token * D, step.sin + 4 * token * D, heads + kv_heads, D, row)
+        write_token(attention, plan, token)
+
+
+@njit(fastmath=FAST_MATH)
+def gate_tokens(counters: Any, place: Any, step: Any) -> None:
+    inner = step.inner
+    pieces = (inner + GATED - 1) // GATED
+    while True:
+        item = take_next(counters, place)
+        if item >= step.tokens * pieces:
+            break
+        token, start = item // pieces, item % pieces * GATED
+        gates = step.projected + 4 * (2 * token * inner + start)
+        gate(gates, gates + 4 * inner, min(GATED, inner - start), step.gated + 4 * (token * inner + start))
+
+
+PASS = Kernel(run_pass)
+
+
+def run_layers(
+    x: Tensor,
+    weights: ctypes.Array[LayerWeights],
+    indices: Sequence[int],
+    H: int,
+    inner: int,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    read: PagedRead,
+) -> Tensor:
+    """See `servelab.ops.run_layers`."""
+    T, E = x.shape
+    G, D = read.num_kv_heads, read.head_dim
+    size = (H + 2 * G) * D
+    threads = team.threads_for(T * E * (E + 3 * inner), PARALLEL_PRODUCTS)
+    read.prepare(H, threads)
+    x = x.clone(memory_format=torch.contiguous_format)
+    room = torch.empty(T * (E + max(size, 2 * inner) + H * D + inner))
+    normed = room.data_ptr()
+    projected = normed + 4 * T * E
+    attended = projected + 4 * T * max(size, 2 * inner)
+    gated = attended + 4 * T * H * D
+    layers = len(weights)
+    attention = (Layer * layers)()
+    k, v = projected + 4 * H * D, projected + 4 * (H + G) * D
+    for place, index in enumerate(indices):
+        attention[place] = read.layer(index, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
+    counters = (ctypes.c_int64 * (COUNTERS * layers + 1))()
+    step = Pass(
+        *(ctypes.addressof(counters), layers, ctypes.addressof(weights), ctypes.addressof(attention)),
+        *(ctypes.addressof(read.plan), threads, T, E, H, G, D, inner, float_bits(eps)),
+        *(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), normed, projected, attended, gated),
+    )
+    team.run(PASS, step, threads)
+    return x
