@@ -114,6 +114,11 @@ def test_each_request_has_its_own_k() -> None:
     assert lengths.limits([row("good", 10), row("bad", 10)]) == [4, 0]
 
 
+def test_a_row_gets_less_the_more_stand_beside_it() -> None:
+    lengths = AdaptiveLengths(4, True, 0.05, 0.06)
+    assert lengths.limits([row("a", 10)])[0] > lengths.limits([row(str(place), 10) for place in range(64)])[0]
+
+
 def test_a_child_starts_with_what_its_parent_learnt_and_forgetting_forgets() -> None:
     lengths = AdaptiveLengths(4, True, 0.1, 0.05)
     lengths.fork("nobody", "child of nobody")

@@ -48,6 +48,30 @@ def test_the_first_draft_token_is_that_of_a_pass_over_all_true_states(
     assert checked > 5
 
 
+def test_rows_of_a_batch_do_not_touch_each_other(target: Model, head_path: Path) -> None:
+    """Drafts of different lengths, of rows that leave one after another, are those that each row gets alone."""
+    states = target.hidden(list(range(40, 60)), range(20), PackedCausalAttention([20]))
+
+    def drafts(names: list[str]) -> dict[str, list[int]]:
+        proposer = make_proposer(DraftHead(head_path), target)
+        proposer.attach(20, 4)
+        rows = []
+        for name in names:
+            place, max_drafts = "abcd".index(name), (1, 4, 2, 3)["abcd".index(name)]
+            length, table = 9 + place, [4 * place + block for block in range(4)]
+            tokens = list(range(40, 40 + length))
+            proposer.begin(name, 0)
+            proposer.observe([ObservedRow(name, tokens, 0, length - 1, states[: length - 1], table)])
+            params = SamplingParams(ignore_eos=True)
+            rows.append(DraftRow(name, tokens, length, max_drafts, table, params, make_generator(0, "cpu")))
+        return {row.request_id: draft.token_ids for row, draft in zip(rows, proposer.propose(rows), strict=True)}
+
+    together = drafts(["a", "b", "c", "d"])
+    assert [len(tokens) for tokens in together.values()] == [1, 4, 2, 3]
+    for name, tokens in together.items():
+        assert drafts([name]) == {name: tokens}
+
+
 def test_states_wait_for_the_next_draft_unless_they_are_many(target: Model, head_path: Path) -> None:
     proposer = make_proposer(DraftHead(head_path, k=3), target)
     proposer.attach(20, 4)

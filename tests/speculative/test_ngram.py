@@ -85,10 +85,32 @@ def test_a_child_starts_with_its_parents_text_and_goes_its_own_way() -> None:
     proposer = NGramProposer(NGram(), token_cost=0.0)
     proposer.propose([row([1, 2, 3, 1, 2], 1, "parent")])
     proposer.fork("parent", "child")
-    parent, child = proposer.propose(
-        [row([1, 2, 3, 1, 2, 8, 1, 2], 1, "parent"), row([1, 2, 3, 1, 2, 9, 1, 2], 1, "child")]
+    child, parent = proposer.propose(
+        [row([1, 2, 3, 1, 2, 9, 1, 2, 9, 9, 1, 2], 1, "child"), row([1, 2, 3, 1, 2, 8, 1, 2], 1, "parent")]
     )
     assert (parent.token_ids, child.token_ids) == ([8], [9])
+
+
+class Counted(list):
+    """Tokens that count how often they are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place):
+        self.looks += 1
+        return super().__getitem__(place)
+
+
+def test_a_long_text_is_read_once() -> None:
+    """A new token costs a look at the runs that end with it, whatever stands before."""
+    proposer = NGramProposer(NGram(), token_cost=0.0)
+    tokens = Counted(range(2000))
+    proposer.propose([row(tokens)])
+    tokens.looks = 0
+    for token in range(10):
+        tokens.append(5000 + token)
+        proposer.propose([row(tokens)])
+    assert tokens.looks <= 10 * 2 * 3
 
 
 def test_a_forgotten_request_leaves_nothing_to_the_next_of_its_name() -> None:
