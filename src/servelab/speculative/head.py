@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from servelab.model import Model, ModelConfig
+from servelab.model.fused import FusedLayers
 from servelab.model.network import Layer, RMSNorm
 from servelab.model.weights import open_safetensors
 from servelab.ops import Attention, Linear, RopeScaling, rotary_frequencies, rotary_tables
@@ -46,6 +47,7 @@ class HeadNetwork(nn.Module):
         self.embedding_norm = RMSNorm(E, eps)
         self.fuse = Linear(2 * E, E, bias=False)
         self.layer = Layer(config, 0)
+        self.fused = FusedLayers(nn.ModuleList([self.layer]))
         self.norm = RMSNorm(E, eps)
         with torch.device("cpu"):
             frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -68,6 +70,9 @@ class HeadNetwork(nn.Module):
     def guess(self, hidden: Tensor, embeddings: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         """`forward` with the rotation of each position at hand."""
         x: Tensor = self.fuse(torch.cat((self.hidden_norm(hidden), self.embedding_norm(embeddings)), dim=-1))
+        fused = self.fused.run(x, cos, sin, attention)  # the layer in one compiled pass, where that can be
+        if fused is not None:
+            return fused
         guessed: Tensor = self.layer(x, cos, sin, attention)
         return guessed
 
