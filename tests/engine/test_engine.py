@@ -2,11 +2,11 @@
 
 import pytest
 
-from servelab.engine import Engine
+from servelab.engine import Engine, EngineConfig
 from servelab.model import Model
 from servelab.model.tokenizer import ByteTokenizer
 from servelab.sampling import SamplingParams
-from servelab.trace import Finish
+from servelab.trace import Finish, Traffic
 
 PROMPT = [10, 20, 30, 40, 50]
 CACHES = [{"kv_cache": "paged"}, {"kv_cache": "contiguous", "reserve": "exact"}]
@@ -255,6 +255,7 @@ def test_metrics_count_tokens_and_order_times(make_engine):
     metrics = output.metrics
     assert (metrics.num_prompt_tokens, metrics.num_output_tokens, metrics.num_preemptions) == (5, 4, 0)
     assert metrics.arrival_s < metrics.first_token_s < metrics.finish_s
+    assert make_engine().generate([PROMPT], until(1))[0].metrics.tpot_s is None
     assert metrics.ttft_s + 3 * metrics.tpot_s == pytest.approx(metrics.finish_s - metrics.arrival_s)
 
 
@@ -270,6 +271,19 @@ def test_the_trace_names_where_it_comes_from(make_engine):
     assert all(step.duration_s > 0 for step in trace.steps)
 
 
+def test_the_trace_tells_what_each_step_moves(make_engine, toy_model):
+    """The weights once, as they are held; K and V of every token that is looked at; those of the new ones."""
+    engine = make_engine()
+    engine.generate([PROMPT, PROMPT[:2]], until(2))
+    traffic = [event for step in engine.trace.steps for event in step.events if isinstance(event, Traffic)]
+    weight_bytes = sum(weight.nbytes for weight in toy_model.network.parameters())
+    token_bytes = toy_model.kv_bytes_per_token
+    assert traffic == [
+        Traffic(weight_bytes, 7 * token_bytes, 7 * token_bytes),
+        Traffic(weight_bytes, 9 * token_bytes, 2 * token_bytes),
+    ]
+
+
 def test_a_trace_ends_each_request_with_its_reason(make_engine):
     engine = make_engine()
     engine.generate([PROMPT, PROMPT[:2]], until(3))
@@ -283,6 +297,13 @@ def test_an_engine_is_built_from_a_model_and_a_configuration(toy_model, config):
         Engine(toy_model, config)
     with pytest.raises(ValueError, match="expected a Model, as load_model returns it, got"):
         Engine(config)
+
+
+def test_without_a_configuration_the_defaults_hold(toy_model, monkeypatch):
+    monkeypatch.setattr("servelab.engine.memory.free_bytes", lambda device: 2**16)
+    engine = Engine(toy_model)
+    assert engine.config == EngineConfig()
+    assert engine.generate([PROMPT])[0].finish_reason == "length"
 
 
 def test_an_id_is_text(make_engine):

@@ -1,6 +1,7 @@
 """The size of the pool: blocks, bytes or a share of the free memory; and the longest request."""
 
 import pytest
+import torch
 
 from servelab.cache import ContiguousCacheManager
 from servelab.engine import EngineConfig, memory
@@ -40,6 +41,12 @@ def test_on_a_cpu_the_share_is_a_quarter_and_at_most_512_mib(toy_model, monkeypa
         free = type("Memory", (), {"available": available})
         monkeypatch.setattr(memory.psutil, "virtual_memory", lambda free=free: free)
         assert memory.free_bytes(toy_model.device) == expected
+
+
+def test_on_a_gpu_the_share_is_four_fifths(monkeypatch):
+    monkeypatch.setattr(memory.torch.cuda, "mem_get_info", lambda device: (10_000, 80_000))
+    assert memory.available_bytes(torch.device("cuda")) == 10_000
+    assert memory.free_bytes(torch.device("cuda")) == 8_000
 
 
 def test_the_longest_request_is_the_context_or_the_pool(make_engine):

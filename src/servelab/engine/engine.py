@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
-from servelab.costs import weight_bytes_read
 from servelab.device import machine_name
 from servelab.engine.admission import (
     check_length,
@@ -80,7 +79,6 @@ class Engine:
         self.scheduler = Scheduler(self.config, self.cache, self.recorder, self.speculator.max_drafts)
         self.runner = Runner(model, self.storage, self.cache, self.config.attention)
         self.sampler = Sampler(model.tokenizer.eos_token_ids)
-        self._spec = model.spec
         self._token_texts = TokenTexts(model.tokenizer)
         self._requests: dict[str, Request] = {}  # by sample_id, those that were not forked yet too
         self._undelivered: list[RequestOutput] = []
@@ -253,9 +251,7 @@ class Engine:
         )
         num_tokens, token_bytes = len(forward.hidden), self.trace.kv_bytes_per_token
         self.recorder.traffic(
-            int(weight_bytes_read(self._spec, num_tokens, self.model.dtype.itemsize)),
-            forward.num_context_tokens * token_bytes,
-            num_tokens * token_bytes,
+            self.runner.weight_bytes, forward.num_context_tokens * token_bytes, num_tokens * token_bytes
         )
 
     def _advance(self, rows: Sequence[Row], choices: Sequence[Choice]) -> None:

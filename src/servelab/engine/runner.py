@@ -28,7 +28,8 @@ class Forward:
 class Runner:
     """Holds what stays the same between steps: the model, the tensors of the cache, and its tables.
 
-    attention: the algorithm, as `EngineConfig` names it.
+    attention: the algorithm, as `EngineConfig` names it. weight_bytes: what each pass reads of the weights, as they
+    are held; of an embedding table of its own a pass reads a few rows, which do not count.
     """
 
     def __init__(self, model: Model, storage: KVStorage, cache: CacheManager, attention: str = "auto") -> None:
@@ -36,6 +37,9 @@ class Runner:
         self.storage = storage
         self.cache = cache
         self.attention = attention
+        parameters = model.network.named_parameters()
+        untied = () if model.config.tie_word_embeddings else ("embedding.weight",)
+        self.weight_bytes = sum(weight.nbytes for name, weight in parameters if name not in untied)
 
     def run(self, rows: Sequence[Row], drafts: Sequence[Sequence[int]] = ()) -> Forward:
         """Compute the rows and the draft tokens behind them: write their keys and values, return states and logits.
