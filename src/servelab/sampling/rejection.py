@@ -42,22 +42,23 @@ def rejection_sample(
     drafted = places < num_draft[:, None]  # [B, k]
     named = draft_tokens.long().masked_fill(~drafted, 0)
 
-    p = target_probs[:, :k].gather(2, named[:, :, None]).squeeze(2).double()  # [B, k]
-    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(2, named[:, :, None]).squeeze(2).double()
+    p = target_probs[:, :k].gather(2, named[:, :, None]).squeeze(2)  # [B, k]
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(2, named[:, :, None]).squeeze(2)
     if not ((q > 0) | ~drafted).all():
         raise ValueError(f"expected draft_probs above 0 at each draft token, got {q[drafted].tolist()}")
+    # In float64, where u * q stays below q: p == q is always accepted.
     accepted = (uniforms[:, :k].double() * q < p) & drafted
     num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [B]
 
     last = target_probs[rows, num_accepted]  # [B, V], a copy
-    rejected = (num_accepted < num_draft).nonzero().squeeze(1)
+    rejected = num_accepted < num_draft
     place = num_accepted[rejected]
     if draft_probs is None:
         last[rejected, named[rejected, place]] = 0
     else:
         last[rejected] = (last[rejected] - draft_probs[rejected, place]).clamp_(min=0).to(last)
     # Where p and q differ by rounding alone nothing may be left; p is then right to within that rounding.
-    empty = (last.sum(dim=1) == 0).nonzero().squeeze(1)
+    empty = last.sum(dim=1) == 0
     last[empty] = target_probs[empty, num_accepted[empty]]
 
     tokens = torch.full((num_requests, k + 1), -1, dtype=torch.int64, device=target_probs.device)
