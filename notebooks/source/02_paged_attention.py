@@ -184,7 +184,7 @@ reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows)
 #
 # The next cell gathers for layer 0, beside the run that kept everything in a row. Then it shows how plain PyTorch reads
 # one request: a range of slots as it lies, a list of slots through a gather; the attention after it is the same. A
-# compiled kernel can do without the copy: it walks the table itself, as the GPU's does.
+# compiled kernel, which the engine takes where it can, does without the copy: it walks the table, as the GPU's does.
 
 # %% id="gather-run" tags=["deeper"]
 n, table = last.requests[0].num_computed_tokens, tables[0]
@@ -360,8 +360,8 @@ print("; ".join(f"blocks of {size}: {best:.2f} ms" for size, best in timed.items
 # ### Deeper: what a table costs one request
 #
 # One request alone wins nothing by blocks. What is left is the price of reading through a table. Below, one request
-# decodes, attention of 30 layers. Our two ways are different programs, so on a CPU the ratio may come out on either
-# side of 1. On a GPU the authors of PagedAttention measured 20 to 26 % more time for the attention kernel.
+# decodes, attention of 30 layers. On a CPU the ratio may come out on either side of 1: caches and other programs weigh as
+# much as the table. On a GPU the authors of PagedAttention measured 20 to 26 % more time for the attention kernel.
 
 # %% id="deeper-price-run" tags=["deeper"]
 n, order = 1024, torch.randperm(64, generator=torch.Generator().manual_seed(0)).tolist()
@@ -449,20 +449,6 @@ before_s, after_s = alone[1].metrics.ttft_s, times[1].ttft_s
 numbers = {"before_s": before_s, "after_s": after_s, "ratio": before_s / after_s, "same": same}
 reveal("02.hit", {"actual": len(second) - taken[1], **numbers}, figure)
 
-# %% [markdown] id="share-formulas"
-# ### Two formulas, and two answers to one prompt
-#
-# *T* prompt tokens, the first *m* of them also those of an earlier request, *b* slots a block:
-#
-# - **tokens taken over** = *b* × min( *m* // *b*, (*T* - 1) // *b* )  (tokens a block × blocks)
-#
-# For C: 4 × min(5 // 4, 6 // 4) = 4 × 1 = 4 tokens. *T* - 1, because one token must be computed: without it there are no
-# logits to choose the first output token from. With *n* answers to one prompt, and *O* output tokens stored for each:
-#
-# - **blocks** = *T* // *b* + *n* × ( (*T* + *O*) ÷ *b* rounded up - *T* // *b* )  (blocks shared + blocks of their own)
-#
-# For *T* = 1,000, *O* = 100, *n* = 8, *b* = 16: 62 + 8 × (69 - 62) = 118 blocks. Eight requests without sharing: 552.
-
 # %% id="copy-predict"
 predict("02.copy")
 
@@ -488,17 +474,31 @@ numbers |= {"tables": f"{tables[0]} and {tables[1]}", "held": len({*tables[0], *
 picture = PageTableWidget(trace, names["writer"], step=step)
 reveal("02.copy", {"actual": len(copies), **names, **numbers}, picture)
 
+# %% [markdown] id="share-formulas"
+# ### Two formulas, and the code
+#
+# *T* prompt tokens, the first *m* of them also those of an earlier request, *b* slots a block:
+#
+# - **tokens taken over** = *b* × min( *m* // *b*, (*T* - 1) // *b* )  (tokens a block × blocks)
+#
+# For C: 4 × min(5 // 4, 6 // 4) = 4 × 1 = 4 tokens. *T* - 1, because one token must be computed: without it there are no
+# logits to choose the first output token from. With *n* answers to one prompt, and *O* output tokens stored for each:
+#
+# - **blocks** = *T* // *b* + *n* × ( (*T* + *O*) ÷ *b* rounded up - *T* // *b* )  (blocks shared + blocks of their own)
+#
+# For *T* = 1,000, *O* = 100, *n* = 8, *b* = 16: 62 + 8 × (69 - 62) = 118 blocks. Eight requests without sharing: 552.
+#
+# Next, the code (an entry is a full block that can be found, behind the entry in front of it), and the run that you made,
+# with C, which came later, and D, the next turn of A's conversation. Press **Next decision**: what do C and D take over?
+
 # %% id="share-widget"
-# An entry is a full block that can be found: its tokens, the entry in front of it, and the block that holds it.
 source(PrefixIndex.match, KVCacheManager.copy_on_write, docstring=False)
 
-# The next turn of the conversation: A's prompt, A's answer and three more words. Call it D.
 history = trace.requests[0].prompt_token_ids + trace.requests[0].output_token_ids
 engine.add_request([*history, *model.tokenizer.encode(" But at night")], few, request_id="D")
 while engine.has_unfinished():
     engine.step()
 engine.cache.check_integrity()
-# Press "Next decision": what does C take over? Then choose D, and at last A and A#1 from the beginning.
 show(PageTableWidget(trace, "C", step=1))
 
 # %% [markdown] id="when-it-loses"

@@ -198,9 +198,10 @@ PREDICTIONS = (
     Prediction(
         "02.copy",
         _(
-            "A asks for two answers to its 7 prompt tokens (`n=2`). The prompt is computed once, and both answers "
-            "begin with its table: blocks 0 and 1. Block 1 has 4 slots and holds 3 tokens. Then each answer chooses "
-            "another first token, and stores it: its 8th. **Where do the two 8th tokens go?**"
+            "A user can ask for several answers to one prompt, to choose from. A asks for two (`n=2`). Its 7 prompt "
+            "tokens are computed once, and both answers begin with the same table: blocks 0 and 1. Block 1 has 4 slots "
+            "and holds 3 tokens. Then the answers choose different first tokens, and each stores its own: an 8th "
+            "token. **Where do the two 8th tokens go?**"
         ),
         _(
             "Block {source} had two owners, the two answers {writer} and {other}. {writer} wrote first, and a write in "
