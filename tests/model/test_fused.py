@@ -93,6 +93,14 @@ def test_equals_the_operators_bit_for_bit(hf_folder, monkeypatch, passes, name):
     assert passes == [model.config.num_layers]
 
 
+@pytest.mark.parametrize("queries", [191, 192, 193, 400])
+def test_long_prompts_are_fed_forward_in_pieces(toy_model, monkeypatch, passes, queries):
+    step = Step(toy_model, [(1, 30), (queries - 1, queries + 9)])
+    expected = step.operators(monkeypatch)
+    assert torch.equal(step.run(), expected)
+    assert len(passes) == 1
+
+
 @pytest.mark.parametrize("format", ["int8", "fp8_e4m3", "fp8_e5m2"])
 def test_equals_the_operators_on_a_quantized_cache(toy_model, monkeypatch, passes, format):
     step = Step(toy_model, format=format)

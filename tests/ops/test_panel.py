@@ -5,7 +5,7 @@ from servelab.ops.panel import PANEL, from_panels, pack_panels, panel_rows
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
-@pytest.mark.parametrize("shape", [(1, 1), (16, 3), (17, 5), (40, 24), (257, 32)])
+@pytest.mark.parametrize("shape", [(1, 1), (16, 3), (17, 5), (40, 24), (256, 8), (257, 32), (530, 8)])
 def test_unpacking_gives_the_weight_back(shape, exact):
     weight = torch.randn(shape)
     weight = weight.bfloat16().float() if exact else weight
@@ -18,11 +18,12 @@ def test_unpacking_gives_the_weight_back(shape, exact):
     assert torch.equal(panel_rows(panels, rows), weight[rows])
 
 
-def test_one_number_that_is_no_bfloat16_is_enough():
-    weight = torch.ones(16, 8)
-    weight[15, 7] = 1 + 2.0**-9
+@pytest.mark.parametrize("row", [0, 255, 256, 299])
+def test_one_number_that_is_no_bfloat16_is_enough(row):
+    weight = torch.ones(300, 8)
+    weight[row, 7] = 1 + 2.0**-9
     assert pack_panels(weight).dtype == torch.float32
-    weight[15, 7] = 1 + 2.0**-7
+    weight[row, 7] = 1 + 2.0**-7
     assert pack_panels(weight).dtype == torch.bfloat16
 
 

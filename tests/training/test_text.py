@@ -41,8 +41,9 @@ def test_hidden_states_and_greedy_tokens_are_the_targets(target, shard):
         assert follows.equal(text.token_ids[1:][text.reply[1:]]) == text.greedy
 
 
-def test_talks_begin_with_the_prompt_and_some_go_on(target, shard):
-    texts = list(shard.texts())
+def test_talks_begin_with_the_prompt_and_some_go_on(target, monkeypatch):
+    monkeypatch.setattr(text_module, "OWN_SHARE", 0.0)
+    texts = list(TextWriter(target, seed=5).write(0).texts())
     prompts = itertools.islice(PromptWriter(5 * 1_000_003), 16)
     for text, prompt in zip(texts, prompts, strict=True):
         asked = target.tokenizer.encode(target.tokenizer.chat([{"role": "user", "content": prompt}]))[:256]
@@ -52,6 +53,30 @@ def test_talks_begin_with_the_prompt_and_some_go_on(target, shard):
         assert text.reply[-1]
     turns = [int((text.reply[1:] & ~text.reply[:-1]).sum()) for text in texts]
     assert set(turns) <= {1, 2}
+
+
+def test_the_target_writes_most_prompts_itself(target, monkeypatch):
+    """What it says where a user would speak, up to its end token; what has no end is not taken."""
+    talks = text_module.Conversations(target, seed=0, max_tokens=512)
+    put_together = [list(tokens) for tokens in talks.token_ids]
+    which = talks.own()
+    assert 16 * 0.4 < len(which) < 16
+    assert bytes(talks.opening()).decode() == "user: "
+    assert all(params.temperature == 1.0 for params in talks.question_params(which))
+    least, most = text_module.OWN_TOKENS
+    questions = [list(b"Why is snow white? ") for _ in which]
+    questions[1] = [65] * most
+    questions[2] = [32] * least
+    talks.begin(questions, which)
+    for number, index in enumerate(which):
+        if number in (1, 2):
+            assert talks.token_ids[index] == put_together[index]
+            continue
+        assert bytes(talks.token_ids[index]).decode() == "user: Why is snow white?\nassistant: "
+        assert talks.replies[index] == [False] * len(talks.token_ids[index])
+        assert talks.messages[index] == [{"role": "user", "content": "Why is snow white?"}]
+    others = set(range(16)) - set(which)
+    assert all(talks.token_ids[index] == put_together[index] for index in others)
 
 
 def test_no_text_is_longer_than_the_context_and_none_keeps_an_end(target, shard):

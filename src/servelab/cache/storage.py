@@ -7,6 +7,7 @@ fp8_e4m3     1 byte                   float32, one a layer, head, K and V     11
 fp8_e5m2     1 byte                   the same                                the same
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from servelab.cache.pool import check_index
 from servelab.kernels import QUANTIZED_DTYPES
+from servelab.ops import huge_empty
 
 KV_FORMATS = ("auto", *QUANTIZED_DTYPES)
 
@@ -41,6 +43,13 @@ class KVScales:
 
 def _is_table(scales: object) -> bool:
     return isinstance(scales, Tensor) and scales.dim() == 2 and scales.dtype == torch.float32
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of any content. On the CPU in huge pages, where there are any: every step reads most of it."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return huge_empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 
 def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, format: str) -> int:
@@ -97,7 +106,7 @@ class KVStorage:
         elif format != "auto":  # [2, L, G]
             dtype = torch.uint8
             self._scales = torch.ones((2, num_layers, num_kv_heads), dtype=torch.float32, device=device)
-        self._tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self._tensor = allocate(shape, dtype, torch.device(device)).zero_()
 
     @property
     def dtype(self) -> torch.dtype:

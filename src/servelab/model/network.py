@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from servelab.model.config import ModelConfig
 from servelab.model.fused import FusedLayers
 from servelab.ops import (
+    Arena,
     Attention,
     Linear,
     rms_norm,
@@ -54,13 +55,18 @@ class Network(nn.Module):
     def device(self) -> torch.device:
         return self.norm.weight.device
 
-    def pack(self) -> None:
+    def pack(self, arena: Arena | None = None) -> None:
         """Lay the weights out for inference on this machine (`Linear.pack`); a tied head is then the embedding too."""
+        arena = arena or self.make_arena()
         for module in self.modules():
             if isinstance(module, Linear):
-                module.pack()
+                module.pack(arena)
         if self.config.tie_word_embeddings and self.head.form == "panels":
             self.embedding = TiedEmbedding(self.head)
+
+    def make_arena(self) -> Arena:
+        """With room for all weights as they are mostly held, in 16 bit."""
+        return Arena(2 * sum(parameter.numel() for parameter in self.parameters()))
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """token_ids, positions: [T] int64. Returns logits [T, V]."""

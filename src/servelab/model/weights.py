@@ -4,6 +4,7 @@ Nothing else is ever opened: a pickle could run code.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from servelab.model.config import ModelConfig
 from servelab.model.network import Network
+from servelab.ops import Arena, Linear, huge_empty
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -30,12 +32,11 @@ def load_network(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
     with torch.device("meta"):
         network = Network(config)
     files = weight_files(folder)
+    shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
+    targets = {source: (name, rows) for name in shapes for source, rows in sources(name, config, shapes[name][0])}
+    missing = Counter(name for name, _ in targets.values())  # parameter -> how many of its tensors are to come
     weights: dict[str, Tensor] = {}
-    for name, parameter in network.named_parameters():
-        weights[name] = torch.empty(parameter.shape, dtype=dtype, device=device)
-    targets = {
-        source: (name, rows) for name in weights for source, rows in sources(name, config, weights[name].shape[0])
-    }
+    arena = network.make_arena()
     for path in sorted(set(files.values())):
         with open_safetensors(path) as file:
             for source in file.keys():  # noqa: SIM118 - not a mapping
@@ -43,15 +44,35 @@ def load_network(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
                     check_expected(source, path, config)
                     continue
                 name, rows = targets.pop(source)
+                if name not in weights:
+                    weights[name] = empty(shapes[name], dtype, device)
                 copy_rows(weights[name][rows], file.get_tensor(source), source, path)
+                missing[name] -= 1
+                if not missing[name]:
+                    place(network, name, weights.pop(name), arena)
     if targets:
         raise ValueError(f"expected the tensor {min(targets)} in {folder}, got no such tensor ({len(targets)} missing)")
-    network.load_state_dict(weights, strict=False, assign=True)
     if config.tie_word_embeddings:
         network.head.weight = network.get_parameter("embedding.weight")
     network.to(device).eval().requires_grad_(False)
-    network.pack()
+    network.pack(arena)
     return network
+
+
+def empty(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU in memory of its own, which is given back when it has been packed: malloc would keep much of it."""
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return huge_empty(shape.numel() * dtype.itemsize).view(dtype).view(shape)
+
+
+def place(network: Network, name: str, weight: Tensor, arena: Arena) -> None:
+    """Make a weight the network's own, packed at once where it can be: no two forms of all weights exist together."""
+    path, _, kind = name.rpartition(".")
+    module = network.get_submodule(path)
+    setattr(module, kind, nn.Parameter(weight, requires_grad=False))
+    if isinstance(module, Linear) and kind == "weight":
+        module.pack(arena)
 
 
 def weight_files(folder: Path) -> dict[str, Path]:

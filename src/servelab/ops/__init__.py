@@ -1,6 +1,7 @@
 """The operators of a language model, and the one place that chooses what computes them."""
 
 from servelab.ops.activation import silu_and_mul
+from servelab.ops.arena import Arena, huge_empty
 from servelab.ops.attention import Attention, CachedAttention, PackedCausalAttention
 from servelab.ops.batch import AttentionBatch, KVView
 from servelab.ops.layer import LayerWeights, LinearWeights, run_layers
@@ -9,6 +10,7 @@ from servelab.ops.norm import rms_norm
 from servelab.ops.rotary import RopeScaling, rotary_embedding, rotary_frequencies, rotary_tables
 
 __all__ = [
+    "Arena",
     "Attention",
     "AttentionBatch",
     "CachedAttention",
@@ -18,6 +20,7 @@ __all__ = [
     "LinearWeights",
     "PackedCausalAttention",
     "RopeScaling",
+    "huge_empty",
     "rms_norm",
     "rotary_embedding",
     "rotary_frequencies",

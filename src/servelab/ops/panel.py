@@ -7,20 +7,39 @@ Read as 32-bit words, a bfloat16 column has rows 0..7 in the low halves and 8..1
 high half, with zeros below it, is the float32 of the same value. A last panel is filled with zeros.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 PANEL = 16
+PIECE = 16 * PANEL  # rows that are packed at a time
 
 
-def pack_panels(weight: Tensor) -> Tensor:
-    """Panels of a float32 weight [N, K]: bfloat16 when every number of it is one already, else float32."""
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def pack_panels(weight: Tensor, empty: Callable[[tuple[int, ...], torch.dtype], Tensor] = new_tensor) -> Tensor:
+    """Panels of a float32 weight [N, K]: bfloat16 when every number of it is one already, else float32.
+
+    empty: makes the tensor, of a shape and dtype, that they are written to. It goes piece by piece: what is needed on
+    the way is small, however large the weight.
+    """
     N, K = weight.shape
-    halved = weight.to(torch.bfloat16)
-    exact = torch.equal(halved.float(), weight)
-    rows = weight.new_zeros(-(-N // PANEL) * PANEL, K, dtype=torch.bfloat16 if exact else torch.float32)
-    rows[:N] = halved if exact else weight
-    return to_panels(rows)
+    exact = all(is_bfloat16(weight[start : start + PIECE]) for start in range(0, N, PIECE))
+    dtype = torch.bfloat16 if exact else torch.float32
+    panels = empty((-(-N // PANEL), K, PANEL), dtype)
+    for start in range(0, N, PIECE):
+        rows = weight[start : start + PIECE].to(dtype)
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % PANEL))
+        panels[start // PANEL : start // PANEL + len(rows) // PANEL] = to_panels(rows)
+    return panels
+
+
+def is_bfloat16(weight: Tensor) -> bool:
+    """Whether every number of a float32 tensor is one that bfloat16 has too."""
+    return torch.equal(weight.to(torch.bfloat16).float(), weight)
 
 
 def to_panels(rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from servelab.model import Model
-from servelab.ops import Linear
+from servelab.ops import Arena, Linear
 from servelab.speculative.adaptive import AdaptiveLengths
 from servelab.speculative.config import DraftHead
 from servelab.speculative.draft_cache import DraftCache, Span, last_rows, positions
@@ -53,7 +53,7 @@ class DraftHeadProposer:
         self.network = head.network
         self.vocabulary = head.vocabulary
         self.rows = vocabulary_rows(target, head.vocabulary)
-        self.rows.pack()
+        self.rows.pack(Arena(2 * self.rows.weight.numel()))
         products = [self.rows, *(module for module in self.network.modules() if isinstance(module, Linear))]
         weights = sum(product.in_features * product.out_features for product in products)
         draft_cost = weights / target.config.num_parameters

@@ -23,7 +23,7 @@ from servelab.model import Model, ModelConfig
 from servelab.model.fused import FusedLayers
 from servelab.model.network import Layer, RMSNorm
 from servelab.model.weights import open_safetensors
-from servelab.ops import Attention, Linear, RopeScaling, rotary_frequencies, rotary_tables
+from servelab.ops import Arena, Attention, Linear, RopeScaling, rotary_frequencies, rotary_tables
 
 FORMAT = "servelab draft head 1"
 VOCABULARY = "vocabulary"
@@ -172,9 +172,10 @@ def load_head(path: Path, target: Model) -> Head:
     with torch.device("cpu"):
         network.frequencies = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     network.to(target.device).eval().requires_grad_(False)
+    arena = Arena(2 * sum(parameter.numel() for parameter in network.parameters()))
     for module in network.modules():
         if isinstance(module, Linear):
-            module.pack()
+            module.pack(arena)
     return Head(network, vocabulary)
 
 

@@ -1,5 +1,8 @@
 """Stages 1 and 2: the target answers prompts, then its hidden states are computed in a prefill of what it wrote.
 
+Most prompts it writes itself: after the words with which a chat begins, what an instruction-tuned model expects next is
+a user's question (Magpie, Xu et al. 2024). That is as various as what it was trained on. The rest are put together.
+
 A shard of texts is written as a whole, and depends on the seed and its own number alone: an interrupted run loses the
 shard it was at, and going on gives the shards that an uninterrupted run would have given.
 """
@@ -23,7 +26,10 @@ MAX_TOKENS = 512  # of one text, prompts and answers together
 REPLY_TOKENS = (150, 250)  # a reply is cut somewhere between, so that ends by length are not all alike
 GREEDY_SHARE = 0.55
 FOLLOW_UP_SHARE = 0.2
+OWN_SHARE = 0.65  # of prompts, those that the target writes
+OWN_TOKENS = (4, 64)  # a prompt of its own that is shorter, or not at its end by then, is none
 PREFILL_TOKENS = 1024
+PLACE = "(here)"  # of the user's words in a chat
 
 
 class TextWriter:
@@ -49,6 +55,10 @@ class TextWriter:
         """The texts of shard `number`. told: called with the reply tokens that have come since the last call."""
         started = time.perf_counter()
         conversations = Conversations(self.target, self.seed * 1_000_003 + number, self.max_tokens)
+        asking = conversations.own()
+        if asking:
+            opening, params = conversations.opening(), conversations.question_params(asking)
+            conversations.begin(self._generate([opening] * len(asking), params), asking)
         conversations.answer(self._generate(conversations.prompts(), conversations.params(), told))
         again = conversations.ask_again()
         if again:
@@ -56,7 +66,10 @@ class TextWriter:
         return Shard.pack(self._with_hidden(conversations), time.perf_counter() - started)
 
     def _generate(
-        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], told: Callable[[int], object]
+        self,
+        prompts: Sequence[list[int]],
+        params: Sequence[SamplingParams],
+        told: Callable[[int], object] = lambda tokens: None,
     ) -> list[list[int]]:
         """The outputs, without an end token."""
         ids = [self.engine.add_request(prompt, choice) for prompt, choice in zip(prompts, params, strict=True)]
@@ -105,8 +118,36 @@ class Conversations:
         self.messages = [
             [{"role": "user", "content": prompt}] for prompt in itertools.islice(self.writer, TEXTS_PER_SHARD)
         ]
-        self.token_ids = [self.tokenizer.encode(self.tokenizer.chat(talk))[: max_tokens // 2] for talk in self.messages]
+        self.token_ids = [self._encode(talk) for talk in self.messages]
         self.replies = [[False] * len(tokens) for tokens in self.token_ids]
+
+    def own(self) -> list[int]:
+        """Draw those whose prompt the target shall write."""
+        return [index for index in range(len(self.messages)) if self.random.random() < OWN_SHARE]
+
+    def opening(self) -> list[int]:
+        """What stands before the user's first word."""
+        before, _, _ = self.tokenizer.chat([{"role": "user", "content": PLACE}]).partition(PLACE)
+        return self.tokenizer.encode(before)
+
+    def question_params(self, which: Sequence[int]) -> list[SamplingParams]:
+        least, most = OWN_TOKENS
+        return [
+            SamplingParams(max_tokens=most, min_tokens=least, temperature=1.0, top_p=0.95, seed=self.seeds[index])
+            for index in which
+        ]
+
+    def begin(self, questions: Sequence[list[int]], which: Sequence[int]) -> None:
+        """Let the talks begin with what the target asked, where that came to its end; the others keep their prompt."""
+        for index, tokens in zip(which, questions, strict=True):
+            text = self.tokenizer.decode(tokens).strip()
+            if text and len(tokens) < OWN_TOKENS[1]:
+                self.messages[index] = [{"role": "user", "content": text}]
+                self.token_ids[index] = self._encode(self.messages[index])
+                self.replies[index] = [False] * len(self.token_ids[index])
+
+    def _encode(self, talk: list[dict[str, str]]) -> list[int]:
+        return self.tokenizer.encode(self.tokenizer.chat(talk))[: self.max_tokens // 2]
 
     def prompts(self, which: Sequence[int] | None = None) -> list[list[int]]:
         return [list(self.token_ids[index]) for index in self._those(which)]

@@ -69,18 +69,34 @@ def test_mixes_are_the_same_everywhere():
 def test_capacity(toy_bench):
     lengths = [RequestLength(40 + number % 7, 20) for number in range(30)]
     result = capacity.run(toy_bench, lengths, num_slots=1024)
-    held = {pool: median_of(result, "requests held", kv_cache=pool) for pool in ("paged", "contiguous")}
-    assert held["contiguous"] == 2  # 512 slots are reserved for each
-    assert 12 <= held["paged"] <= 20
-    assert median_of(result, "waste", kv_cache="contiguous") > 80
-    assert 0 < median_of(result, "waste", kv_cache="paged") < 15
+    for how in ("placed", "served"):
+        held = {
+            pool: median_of(result, "requests held", kv_cache=pool, requests=how) for pool in ("paged", "contiguous")
+        }
+        assert held["contiguous"] == 2  # 512 slots are reserved for each
+        assert 12 <= held["paged"] <= 20
+        assert median_of(result, "waste", kv_cache="contiguous", requests=how) > 80
+        assert 0 < median_of(result, "waste", kv_cache="paged", requests=how) < 15
+
+
+def test_requests_are_placed_whole_until_one_is_refused():
+    # 10 blocks of 16: 100 tokens take 7 blocks, 40 take 3; the third, of 20, finds none and begins an empty pool.
+    lengths = [RequestLength(60, 40), RequestLength(30, 10), RequestLength(10, 10)]
+    pressure = capacity.place("paged", lengths, 160)
+    assert pressure.held == [2]
+    assert pressure.waste == [pytest.approx(100 * 20 / 160)]
+
+
+def test_formats_in_the_same_bytes(toy_bench):
+    _, targets = capacity.formats(toy_bench)
     # A toy head of 8 numbers has a 2-byte scale: 10 bytes instead of 16.
-    assert [round(target.value, 2) for target in result.targets if "int8" in target.name] == [1.6]
+    assert [round(target.value, 2) for target in targets if "int8" in target.name] == [1.6]
 
 
 def test_a_pool_under_no_pressure_is_refused(toy_bench):
-    with pytest.raises(ValueError, match="expected more requests than the pool holds"):
-        capacity.fill("paged", [RequestLength(4, 4)], 1024)
+    for count in (capacity.place, capacity.serve):
+        with pytest.raises(ValueError, match="expected more requests than the pool holds"):
+            count("paged", [RequestLength(4, 4)], 1024)
 
 
 def test_speculation(toy_bench):

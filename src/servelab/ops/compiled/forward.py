@@ -25,8 +25,10 @@ from servelab.ops.compiled.pointwise import float_bits, gate, normalise, rotate
 from servelab.ops.compiled.vector import address_of, as_integers, call, make_pointer, take_next
 from servelab.ops.layer import LayerWeights
 
-# Loops of a layer that threads share, each with a counter of its own.
-COUNTERS = 10
+# Tokens that the feed-forward part takes at a time: its activations, the widest of all, need room for no more.
+FED = 192
+# Loops of a layer that threads share, each with a counter of its own: those over all tokens, and those over `FED`.
+LOOPS, FED_LOOPS = 7, 3
 # Numbers of SwiGLU's activation that a thread takes at a time.
 GATED = 512
 
@@ -54,21 +56,31 @@ def run_pass(arguments: Any) -> None:
     plan = carray(as_plan(step.plan), 1)[0]
     weights = carray(as_weights(step.weights), step.layers)
     attention = carray(as_layer(step.attention), step.layers)
-    thread = take_next(as_integers(step.counters), COUNTERS * step.layers)
+    loops = loops_of_layer(step.tokens)
+    thread = take_next(as_integers(step.counters), loops * step.layers)
     for index in range(step.layers):
-        run_layer(step, index, weights[index], attention[index], plan, plan.scratch + thread * plan.scratch_bytes)
+        scratch = plan.scratch + thread * plan.scratch_bytes
+        run_layer(step, loops * index, weights[index], attention[index], plan, scratch)
+
+
+@njit
+def loops_of_layer(tokens: Any) -> Any:
+    return LOOPS + FED_LOOPS * ((tokens + FED - 1) // FED)
 
 
 @njit(fastmath=FAST_MATH)
-def run_layer(step: Any, index: Any, weights: Any, attention: Any, plan: Any, scratch: Any) -> None:
-    """One layer, as every thread runs it. Each line needs all of the one before it, so threads wait in between."""
-    counters, place = as_integers(step.counters), COUNTERS * index
+def run_layer(step: Any, place: Any, weights: Any, attention: Any, plan: Any, scratch: Any) -> None:
+    """One layer, as every thread runs it. Each line needs all of the one before it, so threads wait in between.
+
+    place: of the layer's first counter.
+    """
+    counters, tokens = as_integers(step.counters), step.tokens
     E, inner, q_size = step.hidden, step.inner, step.heads * step.head_dim
     qkv_size = q_size + 2 * step.kv_heads * step.head_dim
 
     normalise_tokens(counters, place, step, weights.attention_norm)
     call(plan.barrier)
-    project(counters, place + 1, step, weights.qkv, E, qkv_size, step.normed, 0, step.projected)
+    project(counters, place + 1, step, weights.qkv, E, qkv_size, step.normed, tokens, 0, step.projected)
     call(plan.barrier)
     turn_and_write(counters, place + 2, step, weights, attention, plan)
     call(plan.barrier)
@@ -77,24 +89,41 @@ def run_layer(step: Any, index: Any, weights: Any, attention: Any, plan: Any, sc
     if plan.has_parts != 0:
         merge_items(counters, place + 4, attention, plan, scratch)
         call(plan.barrier)
-    project(counters, place + 5, step, weights.output, q_size, E, step.attended, step.x, step.x)
+    project(counters, place + 5, step, weights.output, q_size, E, step.attended, tokens, step.x, step.x)
     call(plan.barrier)
     normalise_tokens(counters, place + 6, step, weights.feed_forward_norm)
     call(plan.barrier)
-    project(counters, place + 7, step, weights.gate_and_up, E, 2 * inner, step.normed, 0, step.projected)
-    call(plan.barrier)
-    gate_tokens(counters, place + 8, step)
-    call(plan.barrier)
-    project(counters, place + 9, step, weights.down, inner, E, step.gated, step.x, step.x)
-    call(plan.barrier)
+    place += LOOPS
+    for first in range(0, tokens, FED):
+        count = min(FED, tokens - first)
+        row = 4 * first * E
+        project(counters, place, step, weights.gate_and_up, E, 2 * inner, step.normed + row, count, 0, step.projected)
+        call(plan.barrier)
+        gate_tokens(counters, place + 1, step, count)
+        call(plan.barrier)
+        x = step.x + row
+        project(counters, place + 2, step, weights.down, inner, E, step.gated, count, x, x)
+        call(plan.barrier)
+        place += FED_LOOPS
 
 
 @njit(fastmath=FAST_MATH)
-def project(counters: Any, place: Any, step: Any, linear: Any, k: Any, n: Any, x: Any, residual: Any, out: Any) -> None:
-    """``out = x W^T + bias + residual``."""
+def project(
+    counters: Any,
+    place: Any,
+    step: Any,
+    linear: Any,
+    k: Any,
+    n: Any,
+    x: Any,
+    tokens: Any,
+    residual: Any,
+    out: Any,
+) -> None:
+    """``out = x W^T + bias + residual`` for `tokens` rows of x."""
     multiply_panels(
         *(counters, place, linear.panels, linear.width, n, k, linear.bias),
-        *(x, step.tokens, residual, out, step.threads),
+        *(x, tokens, residual, out, step.threads),
     )
 
 
@@ -126,12 +155,12 @@ def turn_and_write(counters: Any, place: Any, step: Any, weights: Any, attention
 
 
 @njit(fastmath=FAST_MATH)
-def gate_tokens(counters: Any, place: Any, step: Any) -> None:
+def gate_tokens(counters: Any, place: Any, step: Any, tokens: Any) -> None:
     inner = step.inner
     pieces = (inner + GATED - 1) // GATED
     while True:
         item = take_next(counters, place)
-        if item >= step.tokens * pieces:
+        if item >= tokens * pieces:
             break
         token, start = item // pieces, item % pieces * GATED
         gates = step.projected + 4 * (2 * token * inner + start)
@@ -159,17 +188,18 @@ def run_layers(
     threads = team.threads_for(T * E * (E + 3 * inner), PARALLEL_PRODUCTS)
     read.prepare(H, threads)
     x = x.clone(memory_format=torch.contiguous_format)
-    room = torch.empty(T * (E + max(size, 2 * inner) + H * D + inner))
+    fed = min(T, FED)
+    widest = max(T * size, fed * 2 * inner)
+    room = torch.empty(T * E + widest + max(T * H * D, fed * inner))
     normed = room.data_ptr()
     projected = normed + 4 * T * E
-    attended = projected + 4 * T * max(size, 2 * inner)
-    gated = attended + 4 * T * H * D
+    attended = gated = projected + 4 * widest  # what was attended has been projected when the first row is gated
     layers = len(weights)
     attention = (Layer * layers)()
     k, v = projected + 4 * H * D, projected + 4 * (H + G) * D
     for place, index in enumerate(indices):
         attention[place] = read.layer(index, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
-    counters = (ctypes.c_int64 * (COUNTERS * layers + 1))()
+    counters = (ctypes.c_int64 * (loops_of_layer.py_func(T) * layers + 1))()
     step = Pass(
         *(ctypes.addressof(counters), layers, ctypes.addressof(weights), ctypes.addressof(attention)),
         *(ctypes.addressof(read.plan), threads, T, E, H, G, D, inner, float_bits(eps)),
