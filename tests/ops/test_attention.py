@@ -37,9 +37,10 @@ class OpCount(TorchDispatchMode):
 @pytest.mark.parametrize("algorithm", ["auto", "naive", "flash"])
 @pytest.mark.parametrize("paged", [True, False], ids=["paged", "contiguous"])
 @pytest.mark.parametrize("block_size", [1, 3, 16])
+@pytest.mark.parametrize("head_dim", [8, 32])  # 32 fills whole vectors: read where it lies
 @pytest.mark.parametrize("lengths", MIXES.values(), ids=MIXES)
-def test_any_mix_equals_the_reference(make_case, lengths, block_size, paged, algorithm):
-    case = make_case(lengths, (4, 2, 8), block_size, paged)
+def test_any_mix_equals_the_reference(make_case, lengths, head_dim, block_size, paged, algorithm):
+    case = make_case(lengths, (4, 2, head_dim), block_size, paged)
     torch.testing.assert_close(case.run(algorithm).double(), case.expected(), rtol=0, atol=TOLERANCE)
 
 
@@ -61,9 +62,10 @@ def test_any_heads_equal_the_reference(make_case, shape, paged, algorithm):
     ],
     ids=["aligned to the start", "not causal", "off by one", "heads in turn"],
 )
+@pytest.mark.parametrize("head_dim", [8, 32])
 @pytest.mark.parametrize("lengths", [[(2, 5)], [(5, 290)], [(40, 70)]], ids=["few", "verification", "prefill"])
-def test_a_wrong_mask_or_head_would_show(make_case, wrong, lengths):
-    case = make_case(lengths, (4, 2, 8))
+def test_a_wrong_mask_or_head_would_show(make_case, wrong, lengths, head_dim):
+    case = make_case(lengths, (4, 2, head_dim))
     assert (case.run().double() - case.expected(**wrong)).abs().max() > 100 * TOLERANCE
 
 

@@ -112,7 +112,7 @@ def test_the_first_write_to_a_shared_block_goes_to_a_copy(shared_trace):
     assert "Nobody writes into a block that others read." in decision.rule
     assert "behind the 3 tokens in block 1, but the block is A-1's too" in decision.because
     assert "slot 3 of block 2, which has been free for longest" in decision.because
-    assert "a write there would change what others read" in decision.verdict("block:1")[1]
+    assert "others need that slot for a token of their own" in decision.verdict("block:1")[1]
     assert "not the one that has been free for longest" in decision.verdict("block:4")[1]
 
 

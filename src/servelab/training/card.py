@@ -49,9 +49,10 @@ the target then checks, so that it can change how fast an answer comes, and neve
 ## What it was trained on
 - {run.num_texts:,} conversations with {run.num_reply_tokens:,} tokens that {run.target} wrote itself, in
   {run.text_minutes:.0f} minutes: {GREEDY}
-- The user's side are prompts put together from forms, subjects and short passages that were written for this purpose
-  (`servelab.training.prompt`): explanations, stories, letters, lists, code, sums, rewriting, extraction, follow-up
-  questions. In English, apart from a few translations. No text of others, no personal data, no benchmark.
+- The user's side: about two thirds are questions that {run.target} wrote itself, where in a chat the user would speak
+  (Magpie, Xu et al. 2024). The rest are prompts put together from forms, subjects and short passages that were written
+  for this purpose (`servelab.training.prompt`): explanations, stories, letters, lists, code, sums, rewriting,
+  extraction, follow-up questions. Nearly all is English. No text of others was used, and no benchmark.
 - What the head learns from each token: the target's hidden state, and its distribution over the draft vocabulary.
 
 ## How

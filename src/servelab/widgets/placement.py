@@ -136,7 +136,7 @@ def _write_reasons(
     for other in range(trace.num_blocks):
         owner = owners.get(other)
         if copy is not None and other == copy.source:
-            text = _("Block {other} has the free slot, but a write there would change what others read.")
+            text = _("Block {other} has the slot, but others need that slot for a token of their own.")
         elif other in own:
             text = _("Block {other} is {request}'s already, and full.")
         elif owner is not None:

@@ -26,7 +26,8 @@ from numba.np.numpy_support import carray
 
 from servelab.ops.compiled.kernel import FAST_MATH, Kernel
 from servelab.ops.compiled.linear import tile_rows
-from servelab.ops.compiled.number import INT8, int8_scale, read_vector, widen_half, write_vector
+from servelab.ops.compiled.number import FLOAT32, INT8, int8_scale, read_vector, widen_half, write_vector
+from servelab.ops.compiled.part import clear, finish, merge, part_floats
 from servelab.ops.compiled.vector import (
     MOST_ROWS,
     address_of,
@@ -44,9 +45,8 @@ from servelab.ops.compiled.vector import (
 )
 
 TILE = 32
+ONES = 8  # the place in `factors` from which on they are 1
 RANGE = 256
-# The first maximum: below every score, and finite, so that differences of it are no NaN.
-LOWEST = np.float32(-1e30)
 
 multiply = make_product("float32", accumulate=False)
 accumulate = make_product("float32", accumulate=True)
@@ -101,11 +101,6 @@ as_layer = make_pointer(numba.from_dtype(np.dtype(Layer)))
 def scratch_floats(width: int, rows: int) -> int:
     """Floats of a thread's room: see `attend_range` for what lies in it."""
     return 2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16 + rows * width + 2 * part_floats(width, rows)
-
-
-def part_floats(width: int, rows: int) -> int:
-    """Floats of what a range gives: acc [rows, width], m [rows], l [rows]."""
-    return rows * (width + 2)
 
 
 @njit(fastmath=FAST_MATH)
@@ -263,9 +258,12 @@ def attend_range(
     """Attend to positions start..stop-1 and leave acc, m and l in `part`. position: of the first rows' token.
 
     In `scratch`: slots [256], row addresses [32] (both int64), K and V widened [32, width], K turned [width, 32],
-    scores [6, 32], factors [16], and the queries [rows, width].
+    scores [6, 32], factors [16] (the last 6 of them 1), and the queries [rows, width].
+
+    A cache of float32 is read where it lies; other formats, and heads that do not fill vectors, are widened first.
     """
     D, width, kind, group = plan.head_dim, plan.width, plan.kind, plan.heads // plan.kv_heads
+    in_place = kind == FLOAT32 and width == D
     addresses = scratch + 8 * RANGE
     wide_k = addresses + 8 * TILE
     wide_v = wide_k + 4 * TILE * width
@@ -279,6 +277,7 @@ def attend_range(
     lines = carray(as_integers(addresses), TILE)
     for i in range(TILE):
         lines[i] = wide_k + 4 * i * width
+    carray(as_floats(factors + 4 * ONES), MOST_ROWS)[:] = np.float32(1.0)
     clear(part, rows, width)
     for first in range(0, count, TILE):
         keys = min(TILE, count - first)
@@ -291,14 +290,16 @@ def attend_range(
                 for line in range(0, layer.head_stride, 64):
                     fetch(layer.keys + ahead + line)
                     fetch(layer.values + ahead + line)
+            if in_place:
+                lines[i] = layer.keys + place
+                continue
             scale = read_scale(kind, layer.key_scales + scale_place)
             read_vector(kind, layer.keys + place, scale, D, wide_k + 4 * i * width)
             scale = read_scale(kind, layer.value_scales + scale_place)
             read_vector(kind, layer.values + place, scale, D, wide_v + 4 * i * width)
-        if keys < TILE:  # slots that nobody has written yet: zeros, which the mask leaves out
-            empty = (TILE - keys) * width
-            carray(as_floats(wide_k + 4 * keys * width), empty)[:] = np.float32(0.0)
-            carray(as_floats(wide_v + 4 * keys * width), empty)[:] = np.float32(0.0)
+        for i in range(keys, TILE):  # slots that nobody has written yet: zeros, which the mask leaves out
+            lines[i] = wide_k + 4 * i * width
+            carray(as_floats(wide_k + 4 * i * width), width)[:] = np.float32(0.0)
         for d in range(0, D, 8):
             for i in range(0, TILE, 8):
                 transpose_8x8(addresses + 8 * i, 4 * d, turned + 4 * (d * TILE + i), 4 * TILE)
@@ -312,10 +313,50 @@ def attend_range(
                 for r in range(some):
                     visible = min(position + (row + r) // group - (start + first) + 1, keys)
                     weigh(scores + 4 * r * TILE, visible, part, rows, width, row + r, factors + 4 * r)
-                for d in range(0, width, 16):
-                    acc = part + 4 * (row * width + d)
-                    accumulate(some, wide_v + 4 * d, 4 * width, TILE, scores, 4 * TILE, acc, 4 * width, factors)
+                acc = part + 4 * row * width
+                if in_place:
+                    add_in_place(layer, slots, first, keys, head, some, scores, acc, width, factors)
+                else:
+                    add_values(some, wide_v, 4 * width, keys, scores, acc, width, factors)
             row += some
+
+
+@njit(fastmath=FAST_MATH)
+def add_values(rows: Any, v: Any, v_stride: Any, keys: Any, weights: Any, acc: Any, width: Any, factors: Any) -> None:
+    """``acc = acc * factors + weights @ V``. Values [keys, width] lie `v_stride` bytes apart; weights: [rows, 32]."""
+    for d in range(0, width, 16):
+        accumulate(rows, v + 4 * d, v_stride, keys, weights, 4 * TILE, acc + 4 * d, 4 * width, factors)
+
+
+@njit(fastmath=FAST_MATH)
+def add_in_place(
+    layer: Any,
+    slots: Any,
+    first: Any,
+    keys: Any,
+    head: Any,
+    rows: Any,
+    weights: Any,
+    acc: Any,
+    width: Any,
+    factors: Any,
+) -> None:
+    """`add_values` of the slots ``slots[first : first + keys]``, one run of neighbouring slots after the other."""
+    start, stop, factor = first, first + keys, factors
+    while start < stop:
+        end = end_of_run(slots, start, stop)
+        v = layer.values + slots[start] * layer.slot_stride + head * layer.head_stride
+        add_values(rows, v, layer.slot_stride, end - start, weights + 4 * (start - first), acc, width, factor)
+        start, factor = end, factors + 4 * ONES
+
+
+@njit(fastmath=FAST_MATH)
+def end_of_run(slots: Any, place: Any, stop: Any) -> Any:
+    """The first place behind `place`, at most `stop`, whose slot is not the neighbour of the one before."""
+    place += 1
+    while place < stop and slots[place] == slots[place - 1] + 1:
+        place += 1
+    return place
 
 
 @njit(fastmath=FAST_MATH)
@@ -350,49 +391,6 @@ def find_slots(plan: Any, sequence: Any, start: Any, count: Any, slots: Any) -> 
             block, offset = block + 1, 0
         slots[i] = base + table[block] * size + offset
         offset += 1
-
-
-@njit(fastmath=FAST_MATH)
-def clear(part: Any, rows: Any, width: Any) -> None:
-    """Nothing seen yet: acc and l are 0, the maximum is below every score."""
-    numbers = carray(as_floats(part), rows * (width + 2))
-    numbers[:] = np.float32(0.0)
-    numbers[rows * width : rows * (width + 1)] = LOWEST
-
-
-@njit(fastmath=FAST_MATH)
-def merge(total: Any, part: Any, rows: Any, width: Any) -> None:
-    """Add a range's part to the total of the ranges before it, both rescaled to the larger maximum."""
-    acc, other = carray(as_floats(total), (rows, width)), carray(as_floats(part), (rows, width))
-    maxima, sums = (
-        carray(as_floats(total + 4 * rows * width), rows),
-        carray(as_floats(total + 4 * rows * (width + 1)), rows),
-    )
-    tops, more = (
-        carray(as_floats(part + 4 * rows * width), rows),
-        carray(as_floats(part + 4 * rows * (width + 1)), rows),
-    )
-    for row in range(rows):
-        new = tops[row] if tops[row] > maxima[row] else maxima[row]
-        old_factor, new_factor = exp2(maxima[row] - new), exp2(tops[row] - new)
-        sums[row] = sums[row] * old_factor + more[row] * new_factor
-        maxima[row] = new
-        for d in range(width):
-            acc[row, d] = acc[row, d] * old_factor + other[row, d] * new_factor
-
-
-@njit(fastmath=FAST_MATH)
-def finish(layer: Any, plan: Any, row: Any, tokens: Any, head: Any, total: Any) -> None:
-    """Write ``acc / l`` of one KV head's rows to out [T, H, D]."""
-    D, width, heads = plan.head_dim, plan.width, plan.heads
-    group = heads // plan.kv_heads
-    rows = tokens * group
-    acc, sums = carray(as_floats(total), (rows, width)), carray(as_floats(total + 4 * rows * (width + 1)), rows)
-    for token in range(tokens):
-        out = carray(as_floats(layer.out + ((row + token) * heads + head * group) * D * 4), (group, D))
-        for r in range(group):
-            for d in range(D):
-                out[r, d] = acc[token * group + r, d] / sums[token * group + r]
 
 
 ATTEND = Kernel(attend_alone)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from servelab.ops.batch import AttentionBatch, KVView
 from servelab.ops.compiled import team
-from servelab.ops.compiled.attention import ATTEND, RANGE, Layer, Plan, part_floats, scratch_floats
+from servelab.ops.compiled.attention import ATTEND, RANGE, Layer, Plan, scratch_floats
 from servelab.ops.compiled.number import FORMATS
+from servelab.ops.compiled.part import part_floats
 
 # Query rows of an item of work: their vectors, sums and those of a range stay in the second-level cache.
 BLOCK_ROWS = 96

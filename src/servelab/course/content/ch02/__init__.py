@@ -33,7 +33,7 @@ CHAPTER = Chapter(
         ),
         Goal(
             "02.share",
-            _("Say which blocks a new request takes over from earlier ones, and which write copies a block."),
+            _("Say which blocks a new request takes over, and where two answers to one prompt put their own tokens."),
             ("prediction:02.hit", "prediction:02.copy", "task:02.match"),
         ),
     ),

@@ -162,7 +162,7 @@ PREDICTIONS = (
         high=100,
         how="counted",
         close=1.25,
-        too_high=_("The wasted slots grow about seventeenfold. But what do you divide them by?"),
+        too_high=_("The wasted slots grow with the blocks. But what do you divide them by?"),
         too_low=_("How many slots does half a block of 256 have, beside a request of 300 tokens?"),
     ),
     Prediction(
@@ -177,9 +177,9 @@ PREDICTIONS = (
             "{system:,} = {full} x {block} + {rest}. Only full blocks can be found: {full} of them, {taken} tokens. "
             "The last {rest} tokens of the system prompt share a block with the question, so they are computed once "
             "more, with the {question} of the question: {{actual}}. The time to the first token fell from "
-            "{{before_s:.2f}} s to {{after_s:.2f}} s, {{ratio:.0f}} times shorter, for {tokens_ratio:.0f} times fewer "
-            "tokens. The two need not agree: a step reads all weights, however few tokens it computes (chapter 01). Of "
-            "the 8 output tokens of both questions, {{same}} are the same as without the cache."
+            "{{before_s:.2f}} s to {{after_s:.2f}} s on {{machine}}, {{ratio:.0f}} times less, for {tokens_ratio:.0f} "
+            "times fewer tokens. The two need not agree: a step reads all weights, however few tokens it computes "
+            "(chapter 01). Of the 8 output tokens of both questions, {{same}} are the same as without the cache."
         ).format(
             system=SYSTEM_TOKENS,
             full=_TAKEN // BLOCK_SIZE,
@@ -199,13 +199,14 @@ PREDICTIONS = (
         "02.copy",
         _(
             "A user can ask for several answers to one prompt, to choose from. A asks for two (`n=2`). Its 7 prompt "
-            "tokens are computed once, and both answers begin with the same table: blocks 0 and 1. Block 1 has 4 slots "
-            "and holds 3 tokens. Then the answers choose different first tokens, and each stores its own: an 8th "
-            "token. **Where do the two 8th tokens go?**"
+            "tokens are computed once. Nothing has to be found: both answers begin with one table, blocks 0 and 1, "
+            "full or not. Block 1 has 4 slots and holds 3 tokens. Each answer draws its output tokens at random, by "
+            "their probabilities (`temperature=1.0`), so each needs a place for an 8th token of its own. "
+            "**Where do the two 8th tokens go?**"
         ),
         _(
-            "Block {source} had two owners, the two answers {writer} and {other}. {writer} wrote first, and a write in "
-            "place would have changed what {other} reads. So the block was copied: block {block} became entry 1 of "
+            "Block {source} had two owners, the two answers {writer} and {other}. Both needed the same slot, offset 3, "
+            "for their own 8th token. {writer} came first and took a copy: block {block} took the second place in "
             "{writer}'s table, {bytes:,} bytes. After that block {source} had one owner left, and {other} wrote in "
             "place. That is **copy-on-write**; an operating system does it with the pages of a forked process. Tables "
             "now: {tables}. Together they hold {held} blocks; without sharing it would be {alone}."
