@@ -159,6 +159,22 @@ def test_nothing_drafted_is_one_draw_from_the_target():
     assert run([[2], [1]], [[Q], [Q]], [[P, Q], [P, Q]], [[0.9, 0.4], [0.9, 0.6]], [0, 0])[0] == [[0, -1], [1, -1]]
 
 
+def test_a_vocabulary_of_one_token_leaves_no_choice():
+    """What stands beyond a row's draft is not looked at, and needs no token 1."""
+    assert run([[0, 9]], [[[1.0], [9.0]]], [[[1.0]] * 3], [[0.5] * 3], [1]) == ([[0, 0, -1]], [1])
+
+
+@pytest.mark.parametrize("draft_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("target_dtype", [torch.float32, torch.float64])
+def test_draft_and_target_may_differ_in_precision(draft_dtype, target_dtype):
+    """Token 1 is rejected (0.3 / 0.7 is below 0.9); the residual is (0.75, 0, 0.25)."""
+    q, p = torch.tensor([[Q]], dtype=draft_dtype), torch.tensor([[P, P]], dtype=target_dtype)
+    uniforms = torch.tensor([[0.9, 0.74], [0.9, 0.76]], dtype=torch.float64)
+    draft = torch.tensor([[1], [1]])
+    tokens, _ = rejection_sample(draft, q.expand(2, -1, -1), p.expand(2, -1, -1), torch.tensor([1, 1]), uniforms)
+    assert tokens.tolist() == [[0, -1], [2, -1]]
+
+
 def test_no_requests_give_nothing():
     tokens, num_accepted = rejection_sample(
         torch.empty(0, 2, dtype=torch.int64),
