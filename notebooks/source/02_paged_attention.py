@@ -205,7 +205,7 @@ source(SequenceRead.__call__)
 # %% [markdown] id="misconception"
 # ### Misconception: "PagedAttention is a new attention algorithm"
 #
-# If it were, its result would depend on the blocks. Test it. Take one query and A's real keys and values of layer 0.
+# If it were a new formula, its result could depend on where the blocks lie. Test it. Take one query and A's real keys and values of layer 0.
 # Compute attention with PyTorch's own function, four times: from the unbroken range; through A's table; through A's
 # table with two full blocks exchanged; through a table with one block of B's in it. Before you look: which of the last
 # three differ from the first? (B is the second prompt here.)
@@ -401,18 +401,18 @@ for prompt, output in zip((first, second), alone, strict=True):
 print(f"Of them the same in both: the first {len(system):,}. Measured on {machine()}")
 
 # %% [markdown] id="share-by-hand"
-# ### By hand: what may be shared
+# ### By hand: what may be found
 #
-# K and V of a token depend on it and on the tokens **before** it, on nothing behind it (chapter 00). So where two prompts
-# begin with the same tokens, the keys and values there are the same numbers. **Prefix caching** keeps them to be found:
+# K and V of a token depend on it and on the tokens **before** it, on nothing behind it. So where two prompts begin with
+# the same tokens, the keys and values there are the same, up to rounding. **Prefix caching** keeps them to be found:
 #
-# - Only **full blocks**: a block with room will still be written to.
+# - Only **full blocks** are found: a block with room will still be written to.
 # - Only **from the first token on**: a block is found when *all* tokens up to its end are the same.
-# - A block counts the tables that name it: its **reference count**. At 0 nobody owns it. Its content is kept even then,
-#   until the pool hands the block out again and forgets it: **eviction**.
+# - A block counts the tables that name it: its **reference count**. At 0 nobody owns it. A full block can still be found
+#   then, until the pool hands it out again and its content is lost: **eviction**.
 #
-# A and B are back. Then C comes: 7 prompt tokens, the first 5 are A's. Which blocks are in C's table? Then compare. To
-# find at least one is a **hit**.
+# A and B are back. Then C comes: 7 prompt tokens, the first 5 are A's. Which blocks are in C's table? Then compare. When
+# a request finds at least one block, that is a **hit**.
 
 # %% id="share-by-hand-table"
 by_hand = KVCacheManager(num_blocks=7, block_size=4, prefix_caching=True)
@@ -434,7 +434,8 @@ predict("02.hit")
 # %% id="hit-run"
 caching = Engine(model, EngineConfig(block_size=16, num_blocks=200, prefix_caching=True))
 kept = [caching.generate([prompt], four)[0] for prompt in (first, second)]
-same = sum(a == b for one, two in zip(kept, alone, strict=True) for a, b in zip(one.token_ids, two.token_ids))
+both = zip(kept, alone, strict=True)
+same = sum(a == b for one, two in both for a, b in zip(one.token_ids, two.token_ids, strict=True))
 times = [output.metrics for output in kept]
 taken = [metrics.num_cached_tokens for metrics in times]
 figure = bars(
@@ -443,10 +444,10 @@ figure = bars(
         for number, (each, hit) in enumerate(zip(times, taken, strict=True), start=1)
     },
     x_title="prompt tokens", styles={"computed": "used", "taken over": "cached"},
-    sentence="What one request has computed, the next one that begins alike does not compute again.",
+    sentence=f"What one request has computed, the next one that begins alike does not compute again: {taken[1]} tokens.",
 )
 before_s, after_s = alone[1].metrics.ttft_s, times[1].ttft_s
-numbers = {"before_s": before_s, "after_s": after_s, "ratio": before_s / after_s, "same": same}
+numbers = {"machine": machine(), "before_s": before_s, "after_s": after_s, "ratio": before_s / after_s, "same": same}
 reveal("02.hit", {"actual": len(second) - taken[1], **numbers}, figure)
 
 # %% id="copy-predict"
@@ -470,28 +471,32 @@ writer, other = copy.request, 1 - copy.request  # the two answers are requests 0
 tables = [trace.state_at(step).requests[request].block_table for request in (writer, other)]
 names = {"writer": trace.requests[writer].request_id, "other": trace.requests[other].request_id}
 numbers = {"source": copy.source, "block": copy.block, "bytes": 4 * trace.kv_bytes_per_token}
-numbers |= {"tables": f"{tables[0]} and {tables[1]}", "held": len({*tables[0], *tables[1]}), "alone": 4}
+numbers |= {"alone": 2 * blocks_needed(8, 4), "tables": f"{tables[0]} and {tables[1]}", "held": len({*tables[0], *tables[1]})}
 picture = PageTableWidget(trace, names["writer"], step=step)
 reveal("02.copy", {"actual": len(copies), **names, **numbers}, picture)
 
 # %% [markdown] id="share-formulas"
 # ### Two formulas, and the code
 #
-# *T* prompt tokens, the first *m* of them also those of an earlier request, *b* slots a block:
+# *P* prompt tokens; an earlier request has **stored** the same first *m*, and none of them is evicted; *b* slots a block:
 #
-# - **tokens taken over** = *b* × min( *m* // *b*, (*T* - 1) // *b* )  (tokens a block × blocks)
+# - **tokens taken over** = *b* × min( *m* // *b*, (*P* - 1) // *b* )  (tokens a block × blocks)
 #
-# For C: 4 × min(5 // 4, 6 // 4) = 4 × 1 = 4 tokens. *T* - 1, because one token must be computed: without it there are no
-# logits to choose the first output token from. With *n* answers to one prompt, and *O* output tokens stored for each:
+# *P* - 1, because one token must be computed: without it there are no **logits**, the scores of all tokens, from which
+# the first output token is chosen. With *n* answers to one prompt, and *O* output tokens stored for each, at least 1:
 #
-# - **blocks** = *T* // *b* + *n* × ( (*T* + *O*) ÷ *b* rounded up - *T* // *b* )  (blocks shared + blocks of their own)
+# - **blocks** = *P* // *b* + *n* × ( (*P* + *O*) ÷ *b* rounded up - *P* // *b* )  (blocks shared + blocks of their own)
 #
-# For *T* = 1,000, *O* = 100, *n* = 8, *b* = 16: 62 + 8 × (69 - 62) = 118 blocks. Eight requests without sharing: 552.
-#
-# Next, the code (an entry is a full block that can be found, behind the entry in front of it), and the run that you made,
-# with C, which came later, and D, the next turn of A's conversation. Press **Next decision**: what do C and D take over?
+# The next cell evaluates both. `match` looks up one full block after another: each is found by a **hash**, one number
+# made from its tokens and the hash of the block in front. Then the tokens are compared. An `Entry` is such a block. Below
+# is your run. C came later; D continues A's conversation. Press **Next decision** for C, then choose D.
 
 # %% id="share-widget"
+taken_of_c = 4 * min(5 // 4, (7 - 1) // 4)
+print(f"C, by hand: 4 × min(5 // 4, 6 // 4) = {taken_of_c} tokens taken over")
+shared, each = 1000 // 16, blocks_needed(1000 + 100, 16)
+print(f"8 answers of 100 tokens to a prompt of 1,000, blocks of 16: {shared} + 8 × ({each} - {shared}) =", end=" ")
+print(f"{shared + 8 * (each - shared)} blocks; without sharing {8 * each}")
 source(PrefixIndex.match, KVCacheManager.copy_on_write, docstring=False)
 
 history = trace.requests[0].prompt_token_ids + trace.requests[0].output_token_ids
@@ -499,20 +504,22 @@ engine.add_request([*history, *model.tokenizer.encode(" But at night")], few, re
 while engine.has_unfinished():
     engine.step()
 engine.cache.check_integrity()
-show(PageTableWidget(trace, "C", step=1))
+show(PageTableWidget(trace, "C", step=1), picture=PageTableWidget(trace, "C"))
 
 # %% [markdown] id="when-it-loses"
 # ## When does it lose?
 #
-# Paging wins back memory that was reserved and not used; sharing wins back work that was done. Look where there is none.
+# Paging wins back memory that was reserved and not used. Sharing wins back work that was done, and memory that would hold
+# the same twice. Look where there is none.
 #
 # 1. **Lengths known and equal.** Reserve exactly 300 slots for each request of 300 tokens: nothing is wasted, and blocks
 #    of 16 still waste the end of the last one. With **memory to spare**, more capacity buys nothing.
 # 2. **Reservations that get used.** The reservation is 2,048. Think: what is the gain with 64 tokens a request, with
 #    2,048? Then run. Change `reserve` to 4,096 and run again: where does the right end of the curve stop now, and why?
-# 3. **Prompts that part early.** Misconception: "the text is in the cache, so it is a hit". Think: what if one token of
-#    the prompt is another, the first, the 334th, ...? And with a **salt**: a word, say the tenant's name, that hides what
-#    is kept from requests with another one? And in a small pool? Then run the second cell.
+# 3. **Prompts that part early.** Misconception: "the text is in the cache, so it is a hit". Change one token, the first
+#    or one in the middle: how much is computed again? A short TTFT also betrays that somebody asked the same before. So
+#    a service may give each customer a **salt**, a word: only requests with the same salt find each other's blocks. What
+#    does another salt find? And the same prompt, after others have filled a small pool? Then run the second cell.
 # 4. **Long outputs.** Sharing shortens the prefill alone.
 
 # %% id="length-knob-run"
@@ -528,26 +535,27 @@ show(curve(
     f"{tokens_each[-1]:,}: paging wins back what was reserved and not used, and nothing else.",
 ))
 exact = requests_that_fit(POOL_BYTES, token_bytes, 300)
-even = next(t for t in range(1, 2049) if requests_that_fit(POOL_BYTES, token_bytes, t, block_size=16) <= reserved)
+held = by_range[-1]
 print(f"1. Equal and known, 300 tokens: {exact} requests with exact ranges, {fit} with blocks of 16.")
-print(f"2. From {even:,} tokens a request on, both hold {reserved} requests (2,048 reserved).")
+print(f"2. Reserving {reserve:,} holds {held} requests; blocks hold {by_block[-1]} of {tokens_each[-1]:,} tokens,")
+print(f"   {by_block[-1] / held:.1f} times: what is reserved beyond the longest request is always won back.")
 
 # %% id="prefix-knob-run"
-part_at, seconds = [1000, 667, 333, 0], []
-for position in part_at:
-    changed = [*first[:position], 17, *first[position + 1 :]]  # one other token
-    seconds.append(caching.generate([changed], four)[0].metrics.ttft_s)
+again = Engine(model, EngineConfig(block_size=16, num_blocks=200))
+again.generate([first], four)
+changed = {at: [*first[:at], 17, *first[at + 1 :]] for at in (1000, 667, 333, 0)}  # one other token
+seconds = [again.generate([prompt], four)[0].metrics.ttft_s for prompt in changed.values()]
 show(curve(
-    part_at, {"prefix caching": seconds, "without": [before_s] * 4}, y_title="s until the first output token",
+    list(changed), {"prefix caching": seconds, "without": [before_s] * 4}, y_title="s until the first output token",
     x_title="tokens in front of the changed one", height=320,
     sentence=f"One changed token costs all that stands behind it: {seconds[0]:.2f} s with 1,000 tokens in front of it, "
-    f"{seconds[-1]:.2f} s with none.",
+    f"{seconds[-1]:.2f} s with none ({machine()}).",
 ))
 small = Engine(model, EngineConfig(block_size=16, num_blocks=40))
 def taken_over(prompt, salt=None):
     return small.generate([prompt], SamplingParams(max_tokens=1, cache_salt=salt))[0].metrics.num_cached_tokens
 found = {"new": taken_over(first[:257]), "once more": taken_over(first[:257])}
-found["under another salt"] = taken_over(first[:257], "tenant 2")
+found["under another salt"] = taken_over(first[:257], "customer 2")
 taken_over(first[300:900])  # somebody else, with 600 tokens, in a pool of 40 blocks
 found["after somebody else's 600 tokens"] = taken_over(first[:257])
 print("3. Prompt tokens taken over, of 257:", *(f"   {when}: {tokens}" for when, tokens in found.items()), sep="\n")
@@ -555,9 +563,6 @@ longest = (before_s - after_s) / kept[1].metrics.tpot_s
 print(f"4. From {longest:.0f} output tokens on, decoding takes longer than all that the cache saved.")
 
 # %% [markdown] id="self-tests"
-# **With 4,096 reserved,** 5 requests fit instead of 11. Blocks hold 11 requests of 2,048 tokens as before, so the curve
-# stops at 11 ÷ 5 = 2.2 times. Nobody is longer than 2,048, so half of each reservation stays empty: that is won back.
-#
 # **The same text is not enough.** Behind another first token the same words have other keys and values. So what changes
 # from request to request, a name or the time of day, belongs behind the system prompt and never in front of it.
 #
@@ -639,7 +644,7 @@ own_words("02.paging")
 # %% [markdown] id="summary" tags=["path55"]
 # ## Summary
 #
-# - A **block table** maps a request's logical blocks to physical ones. Neighbouring tokens may lie anywhere in the pool.
+# - A **block table** maps a request's logical blocks to physical ones. A request's blocks may lie anywhere in the pool.
 # - A new block comes only when a token needs it, and any free block will do. **Internal fragmentation** stays below one
 #   block a request. The mathematics of attention stays too; its reads go through the table.
 # - **Capacity** grows by what the reservation wasted. Equal known lengths, used reservations or spare memory: no gain.
@@ -648,6 +653,6 @@ own_words("02.paging")
 #
 # **Sources.** Kwon et al. 2023, "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP): figures 2, 3 for
 # waste, section 4.4 for sharing, 7.1 for a kernel that takes 20 to 26 % more time than FasterTransformer's. Zheng et al.
-# 2024, "SGLang" (NeurIPS): a prefix cache as a tree. Prabhu et al. 2024, "vAttention": the gain without a table.
+# 2024, "SGLang" (NeurIPS): a prefix cache as a tree. Prabhu et al. 2024, "vAttention": the GPU's own page table instead.
 #
 # **Next.** Lab 02: write the block manager, find the fault at the block boundary. Chapter 03: who gets the freed seat.

@@ -80,6 +80,17 @@ def test_the_solved_edition_is_one_picture_with_its_text(widget, figure, shown):
         show(figure)
 
 
+def test_the_solved_edition_may_keep_another_picture(widget, figure, shown, monkeypatch):
+    """A widget waits at its first decision; the page without a kernel shows what comes of it."""
+    figure.update_layout(meta={"alt": "Two tables, one block.", "sentence": "Both read it."})
+    (bundle,) = shown(show, widget, picture=figure)
+    assert bundle["text/plain"] == widget.alt
+    monkeypatch.setenv("SERVELAB_EDITION", "solved")
+    (bundle,) = shown(show, widget, picture=figure)
+    assert 'alt="Two tables, one block."' in bundle["text/html"]
+    assert "Both read it." in bundle["text/html"]
+
+
 def test_text_is_shown_as_markdown_and_other_things_as_they_are(shown):
     assert shown(show, "**bold**")[0]["text/html"] == "<p><strong>bold</strong></p>"
     assert shown(show, 3)[0]["text/plain"] == "3"
