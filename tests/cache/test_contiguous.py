@@ -98,6 +98,7 @@ def test_the_interface_of_blocks_has_nothing_to_do():
     assert manager.match_prefix([1, 2, 3, 4, 5, 6], "salt") == []
     assert manager.needs_copy("A", 4) is False
     assert manager.copy_on_write("A", 4) is None
+    assert (manager.trim("A", 3), manager.num_slots_held("A")) == (range(0), 5)
     assert manager.take_evictions() == []
     assert (manager.num_slots_held("A"), manager.num_slots_held("B")) == (5, 0)
     assert manager.num_missing("B", 6, []) == 6

@@ -270,6 +270,15 @@ class ManagerMachine(RuleBasedStateMachine):
     def append_one(self, data):
         self.allocate(data.draw(st.sampled_from(sorted(self.lengths))), 1)
 
+    @precondition(lambda self: self.manager is not None and self.lengths)
+    @rule(data=st.data(), num_kept=st.integers(1, 12))
+    def trim(self, data, num_kept):
+        request = data.draw(st.sampled_from(sorted(self.lengths)))
+        old, new = self.lengths[request], min(self.lengths[request], num_kept)
+        given_back = self.manager.trim(request, num_kept)
+        assert len(given_back) == self.blocks(old, self.block_size) - self.blocks(new, self.block_size)
+        self.lengths[request] = new
+
     @precondition(lambda self: self.manager is not None)
     @rule(request=requests)
     def free(self, request):

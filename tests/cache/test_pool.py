@@ -35,6 +35,18 @@ def test_a_block_with_two_owners_is_free_after_both_left():
     assert (pool.num_free, pool.reference_count(block)) == (1, 0)
 
 
+def test_a_block_may_be_freed_to_the_head_of_the_queue():
+    """Its content is worth nothing, so it is handed out before what was freed long ago."""
+    pool = BlockPool(3)
+    first, second = pool.allocate(), pool.allocate()
+    pool.acquire(first)
+    pool.free(second, next_out=True)
+    pool.free(first, next_out=True)
+    assert (pool.num_free, pool.reference_count(first)) == (2, 1), "it has an owner left"
+    pool.free(first, next_out=True)
+    assert [pool.allocate() for _ in range(3)] == [first, second, 2]
+
+
 def test_a_block_cannot_be_freed_twice():
     """A double free would hand one block to two requests [vllm#1556]."""
     pool = BlockPool(2)
@@ -201,13 +213,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.owned.append(block)
 
     @precondition(lambda self: self.owned)
-    @rule(data=st.data())
-    def release(self, data):
+    @rule(data=st.data(), next_out=st.booleans())
+    def release(self, data, next_out):
         block = data.draw(st.sampled_from(self.owned))
-        self.pool.free(block)
+        self.pool.free(block, next_out=next_out)
         self.owned.remove(block)
         if block not in self.owned:
-            self.free.append(block)
+            self.free.insert(0 if next_out else len(self.free), block)
 
     @precondition(lambda self: self.free)
     @rule(data=st.data())
@@ -236,8 +248,8 @@ PLANTED = settings(max_examples=100, deadline=None, database=None, derandomize=T
 class FreesWhileOwned(BlockPool):
     """Planted: forgets that a block may have another owner."""
 
-    def free(self, block):
-        super().free(block)
+    def free(self, block, **place):
+        super().free(block, **place)
         if self._reference_counts[block] == 1:
             self._reference_counts[block] = 0
             self._free[block] = None

@@ -6,7 +6,7 @@ from servelab.cache import ContiguousCacheManager, KVCacheManager
 from servelab.engine.recorder import Recorder
 from servelab.sampling import SamplingParams
 from servelab.speculative import NGram
-from servelab.trace import Arrive, Finish, Free, Release, Reserve, Trace, Wait
+from servelab.trace import Arrive, Finish, Free, Release, Reserve, Trace, Trim, Wait
 
 
 def test_the_order_of_events_in_a_step(make_engine, drain):
@@ -17,7 +17,8 @@ def test_the_order_of_events_in_a_step(make_engine, drain):
         engine.add_request([index // 2 + 1] * 6, params, str(index))
     engine.abort("1")
     drain(engine)
-    order = ["arrive", "abort", "decide", "draft", "schedule", "traffic", "verify", "fork", "emit", "cache", "leave"]
+    order = ["arrive", "abort", "decide", "draft", "schedule", "traffic", "verify", "fork", "emit", "cache"]
+    order += ["trim", "leave"]
     decisions = ("preempt", "admit", "hit", "evict", "allocate", "copy", "reserve", "wait")
     seen, decided = set(), []
     for step in engine.trace.steps:
@@ -55,9 +56,19 @@ def test_a_contiguous_cache_records_ranges():
     recorder.arrive("A")
     recorder.allocate("A", cache.allocate("A", 4))
     recorder.allocate("A", cache.allocate("A", 4))
+    recorder.trim("A", cache.trim("A", 1))
     recorder.free("A", cache.free("A"))
     recorder.free("A", cache.free("A"))
     assert recorder.trace.steps[0].events == [Arrive(0), Reserve(0, 0, 4), Release(0, 0, 4)]
+
+
+def test_a_paged_cache_records_what_it_was_given_back():
+    cache = KVCacheManager(4, 2)
+    recorder = Recorder(Trace("paged", 4, 2), cache)
+    recorder.expect("A", [1], 2, ["a"])
+    recorder.allocate("A", cache.allocate("A", 6))
+    recorder.trim("A", cache.trim("A", 1))
+    assert recorder.trace.steps[0].events[-2:] == [Trim(0, 2), Trim(0, 1)]
 
 
 @pytest.mark.parametrize(("needed", "wait"), [(0, Wait(0, "no_seat")), (3, Wait(0, "no_seat", 3, 4, 4))])

@@ -8,7 +8,7 @@ from servelab.model import skip_layers, toy_model
 from servelab.sampling import SamplingParams
 from servelab.speculative import Draft, DraftModel, NGram
 from servelab.trace import Draft as DraftEvent
-from servelab.trace import Schedule, Verify
+from servelab.trace import Schedule, Trim, Verify, Wait
 
 PROMPT = [10, 20, 30, 40, 50]
 SAME = toy_model()  # drafts exactly what the target says
@@ -200,6 +200,41 @@ def test_nobody_is_preempted_for_a_draft(make_scripted, drain, greedy):
     assert [outputs[name].token_ids for name in "AB"] == [greedy(PROMPT, 7)] * 2
     assert {max_drafts for _, _, max_drafts, _ in script.asked} - {0, 8}, "some drafts were cut short"
     assert all(length + max_drafts <= blocks * 4 for _, length, max_drafts, blocks in script.asked)
+
+
+def test_nobody_is_preempted_for_a_draft_that_was_rejected(make_scripted, drain, greedy):
+    """A's guesses take the last free blocks, and B needs one in the next step: it is there, as without speculation
+    [inference-sim#529]."""
+    engine, _ = make_scripted(num_right=0, num_blocks=6)
+    engine.add_request(PROMPT, until(11), "A")
+    engine.add_request(PROMPT, until(7), "B")
+    outputs = drain(engine)
+    assert [outputs[name].metrics.num_preemptions for name in "AB"] == [0, 0]
+    assert [outputs["A"].token_ids, outputs["B"].token_ids] == [greedy(PROMPT, 11), greedy(PROMPT, 7)]
+    assert events(engine, Trim)
+
+
+def test_nobody_waits_for_memory_that_a_rejected_draft_took(make_scripted, greedy):
+    """C comes when A's guesses have filled the pool: it starts in the next step."""
+    engine, _ = make_scripted(num_right=0, num_blocks=4)
+    engine.add_request(PROMPT, until(9), "A")
+    engine.step()
+    engine.step()
+    engine.add_request([1, 2, 3], until(1), "C")
+    assert engine.step()[-1].token_ids == greedy([1, 2, 3], 1)
+    assert events(engine, Wait) == []
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("block_size", [1, 3, 4])
+def test_between_steps_a_request_holds_blocks_for_its_own_tokens_only(make_scripted, drain, num_right, block_size):
+    engine, _ = make_scripted(num_right, block_size=block_size)
+    engine.add_request(PROMPT, until(25, n=2), "A")
+    drain(engine)
+    for state in engine.trace.states("end"):
+        for request in state.requests:
+            assert len(request.block_table) <= -(-request.num_tokens // block_size)
+    assert bool(events(engine, Trim)) == (num_right < 8)
 
 
 def test_a_proposer_is_told_of_every_request(make_scripted, drain):

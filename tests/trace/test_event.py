@@ -5,7 +5,22 @@ import json
 import pytest
 
 import servelab.trace
-from servelab.trace import Admit, Cache, Copy, Draft, Emit, Evict, Finish, Fork, Hit, Schedule, Traffic, Verify, Wait
+from servelab.trace import (
+    Admit,
+    Cache,
+    Copy,
+    Draft,
+    Emit,
+    Evict,
+    Finish,
+    Fork,
+    Hit,
+    Schedule,
+    Traffic,
+    Trim,
+    Verify,
+    Wait,
+)
 from servelab.trace.event import EVENT_KINDS, event_from_json
 
 
@@ -13,7 +28,7 @@ from servelab.trace.event import EVENT_KINDS, event_from_json
     "event",
     [
         *[Admit(3), Wait(1, "no_memory", 9, 19, 7), Schedule(((0, 7), (1, 1))), Emit(()), Finish(2, "length")],
-        *[Hit(0, 1, 5), Cache(0, 1, 5), Evict(5), Fork(1, 0), Copy(1, 0, 5, 6), Traffic(10, 20, 30)],
+        *[Hit(0, 1, 5), Cache(0, 1, 5), Evict(5), Fork(1, 0), Copy(1, 0, 5, 6), Traffic(10, 20, 30), Trim(0, 4)],
         *[Draft(0, (7, 8), (0.5, 1.0)), Draft(0, (), ()), Verify(0, (7, 8), (0.25, 0.0), (0.1, 0.75), 1)],
     ],
 )

@@ -75,6 +75,8 @@ def test_the_header_and_the_requests_have_their_types(tmp_path, trace, path, val
         (["hit", 0, 2, 4], r"event hit: block to be an integer in 0\.\.3, got 4"),
         (["cache", 0, 0, 4], r"event cache: block to be an integer in 0\.\.3, got 4"),
         (["evict", 3], "expected events that follow from the ones before them, got in or after step 1"),
+        (["trim", 0, 0], "got in or after step 1: expected the last block of request 0's table, got block 0"),
+        (["trim", 0, 4], r"event trim: block to be an integer in 0\.\.3, got 4"),
         (["evict", 4], r"event evict: block to be an integer in 0\.\.3, got 4"),
         (["copy", 0, 0, 1, 3], "got in or after step 1: expected block 1 as entry 0 of request 0's table"),
         (["copy", 0, 0, 0, 2], "got in or after step 1: expected a free block .* got block 2"),

@@ -21,6 +21,7 @@ from servelab.trace import (
     Schedule,
     Slot,
     StepRecord,
+    Trim,
     Verify,
     Waste,
     occupancy,
@@ -188,6 +189,18 @@ def test_a_rejected_draft_leaves_its_slots_to_what_comes():
     trace.steps += [StepRecord([Allocate(0, 1, 1), Schedule(((0, 5),)), verify]), StepRecord([Schedule(((0, 1),))])]
     assert picture(trace, 1, "scheduled") == "AAArrrii...."
     assert picture(trace, 1) == "AAAAArii...."
+    check_waste(trace)
+
+
+def test_blocks_of_rejected_drafts_are_never_used_by_who_had_them():
+    """8 draft tokens, all rejected: one block goes back, though its owner later takes one for the same positions."""
+    trace = allocation_trace([("place", "A", 3)], num_slots=16, block_size=4)
+    verify = Verify(0, (5,) * 8, (0.0,) * 8, (0.0,) * 8, 0)
+    drafting = [Allocate(0, 1, 1), Allocate(0, 2, 2), Schedule(((0, 9),)), verify, Trim(0, 2)]
+    trace.steps += [StepRecord(drafting), StepRecord([Allocate(0, 2, 2), Schedule(((0, 6),))])]
+    assert picture(trace, 1, "scheduled") == "AAArrrrriiii...."
+    assert picture(trace, 1) == "AAAArrrr........"
+    assert picture(trace, 2) == "AAAAAAAAAAii...."
     check_waste(trace)
 
 

@@ -21,6 +21,7 @@ from servelab.trace import (
     Schedule,
     StepRecord,
     Trace,
+    Trim,
     Verify,
     Wait,
 )
@@ -249,6 +250,20 @@ def test_rejected_draft_tokens_count_as_not_computed():
     before, after = (trace.state_at(1, moment).requests[0] for moment in ("scheduled", "computed"))
     assert (before.num_scheduled_tokens, before.num_computed_tokens, before.num_tokens) == (5, 3, 4)
     assert (after.num_scheduled_tokens, after.num_computed_tokens, after.num_tokens) == (3, 6, 7)
+
+
+def test_what_rejected_draft_tokens_needed_is_given_back_and_handed_out_next():
+    """5 slots for drafts, all rejected: of three blocks one stays, and the others stand at the head of the queue."""
+    trace = allocation_trace([("place", "A", 3)], num_slots=16, block_size=4)
+    drafting = StepRecord([Allocate(0, 1, 1), Allocate(0, 2, 2), Trim(0, 2), Trim(0, 1)])
+    trace.steps += [drafting, StepRecord([Allocate(0, 1, 1)])]
+    state = trace.state_at(1, "end")
+    assert (state.requests[0].block_table, list(state.free)) == ([0], [1, 2, 3])
+    assert trace.state_before(1, 3).requests[0].block_table == [0, 1]
+    assert trace.state_at(2).requests[0].block_table == [0, 1]
+    drafting.events[2] = Trim(0, 1)
+    with pytest.raises(ValueError, match="expected the last block of request 0's table, got block 1"):
+        trace.state_before(1, 3)
 
 
 def test_what_was_known_before_each_event(trace):

@@ -122,6 +122,16 @@ class ContiguousCacheManager:
                 return hole[:needed]
         raise OutOfSlots(needed, self.num_free, self.largest_hole)
 
+    def trim(self, request_id: str, num_tokens: int) -> range:
+        """Count the slots behind the request's first `num_tokens` tokens as unused. Its range stays: ``range(0)``.
+
+        Raises ValueError when the request holds no range, or num_tokens is below 1.
+        """
+        check_count("num_tokens", num_tokens)
+        self._range(request_id)
+        self._num_tokens[request_id] = min(self._num_tokens[request_id], num_tokens)
+        return range(0)
+
     def free(self, request_id: str) -> range:
         """Give the request's range back and return it; ``range(0)`` when it holds none."""
         self._num_tokens.pop(request_id, None)

@@ -248,6 +248,26 @@ class KVCacheManager:
             self.pool.free(block)
         return blocks
 
+    def trim(self, request_id: str, num_tokens: int) -> list[int]:
+        """Give back the blocks behind the request's first `num_tokens` tokens, the last one first; return them so.
+
+        For slots that only rejected draft tokens needed. What they hold is worth nothing, so these blocks are the next
+        to be handed out, and nothing that the prefix cache knows goes for them. Raises ValueError when the request
+        holds no blocks, or num_tokens is below 1.
+        """
+        check_count("num_tokens", num_tokens)
+        table = self._table(request_id)
+        num_kept = blocks_needed(num_tokens, self.block_size)
+        blocks = table.blocks[: num_kept - 1 : -1]
+        for block in blocks:
+            self.pool.free(block, next_out=True)
+        del table.blocks[num_kept:], table.entries[num_kept:]
+        table.num_tokens = min(table.num_tokens, num_tokens)
+        if table.room:
+            must_copy = any(map(self.pool.is_shared, self._tail(table)))
+            table.room = 0 if must_copy else self._num_slots(table)
+        return blocks
+
     def block_table(self, request_id: str) -> list[int]:
         """A copy of the request's table: physical blocks in logical order. Raises ValueError when it holds none."""
         return list(self._table(request_id).blocks)

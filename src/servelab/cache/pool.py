@@ -36,7 +36,8 @@ class BlockPool:
     The block that has been free for longest is handed out next; a new pool hands out 0, 1, 2, ... So a block
     keeps its old content for as long as possible after it was freed. Where that content is worth finding again
     (`keep`), the free block is *cached*: it can get an owner again (`acquire`) until it is handed out as a new one.
-    The order of the free queue is then that of least recent use.
+    The order of the free queue is then that of least recent use. A block whose content is worth nothing may be freed
+    to the head of the queue (`next_out`), so that it goes before those whose content is worth finding.
 
     Invariant: blank + cached + referenced blocks = `num_blocks`; blank and cached ones, and only they, are in the
     free queue, and have a reference count of 0.
@@ -114,8 +115,8 @@ class BlockPool:
             self._check_owned(block)
         self._reference_counts[block] += 1
 
-    def free(self, block: int) -> None:
-        """Take one owner away; without owners the block joins the end of the free queue.
+    def free(self, block: int, *, next_out: bool = False) -> None:
+        """Take one owner away; without owners the block joins the end of the free queue, or its head with `next_out`.
 
         Raises ValueError when the block is free already: a second `free` would give it two owners later.
         """
@@ -123,6 +124,8 @@ class BlockPool:
         self._reference_counts[block] -= 1
         if self._reference_counts[block] == 0:
             self._free[block] = None
+            if next_out:
+                self._free.move_to_end(block, last=False)
             self._num_cached += block in self._kept
 
     def check_integrity(self) -> None:

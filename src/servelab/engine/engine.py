@@ -268,6 +268,9 @@ class Engine:
         )
         for row in rows:
             self._cache_full_blocks(row.request)
+        for choice, (_, _, reason) in zip(choices, news, strict=True):
+            if reason is None:
+                self.scheduler.trim(choice.request)
         for choice, (token_ids, text, reason) in zip(choices, news, strict=True):
             if reason is None:
                 self._deliver(choice.request, len(token_ids), text, None)

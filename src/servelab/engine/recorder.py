@@ -29,6 +29,7 @@ from servelab.trace import (
     StepRecord,
     Trace,
     Traffic,
+    Trim,
     Verify,
     Wait,
 )
@@ -99,6 +100,11 @@ class Recorder:
         else:
             for block in freed:
                 self._append(Free(index, block))
+
+    def trim(self, request_id: str, given_back: list[int] | range) -> None:
+        """`given_back` is what the cache's `trim` returned: no block where it was a range."""
+        for block in given_back:
+            self._append(Trim(self._indices[request_id], block))
 
     def draft(self, request_id: str, draft: Sequence[int], verification: Verification) -> None:
         """What was proposed. The probabilities are known once it is verified."""

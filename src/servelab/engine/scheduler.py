@@ -10,8 +10,8 @@ ones, in order of arrival. When memory runs out the youngest running request is 
 computes them again later. The oldest is never preempted, and alone it fits (admission sees to that), so it always
 finishes, and then the next one is the oldest: no livelock.
 
-Draft tokens get what is left of the budget and of the free memory when everybody has been served. Nobody is preempted
-for a guess.
+Draft tokens get what is left of the budget and of the free memory when everybody has been served, and the blocks of
+those that are rejected go back in the same step. So nobody is preempted, and nobody waits, for a guess.
 """
 
 from collections import deque
@@ -77,6 +77,11 @@ class Scheduler:
         self.recorder.fork(child.sample_id, parent.sample_id)
         group = [place for place, request in enumerate(self.running) if request.request_id == parent.request_id]
         self.running.insert(group[-1] + 1, child)
+
+    def trim(self, request: Request) -> None:
+        """Take back the blocks that only rejected draft tokens needed, before anybody else needs one."""
+        if self.max_drafts:
+            self.recorder.trim(request.sample_id, self.cache.trim(request.sample_id, request.num_tokens))
 
     def finish(self, request: Request, reason: str) -> None:
         """Take the request out, wherever it stands, and give back all it holds."""

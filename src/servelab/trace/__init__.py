@@ -19,6 +19,7 @@ from servelab.trace.event import (
     Reserve,
     Schedule,
     Traffic,
+    Trim,
     Verify,
     Wait,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "StepRecord",
     "Trace",
     "Traffic",
+    "Trim",
     "Verify",
     "Wait",
     "Waste",

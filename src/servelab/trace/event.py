@@ -1,7 +1,7 @@
 """The events of a step, in the order in which the engine decides them.
 
     arrivals and aborts -> scheduling decisions -> Draft* -> Schedule, Traffic -> Verify* -> Fork* -> Emit -> Cache*
-    -> who finishes, and what that frees
+    -> Trim* -> who finishes, and what that frees
 
 A request is named by its index in ``Trace.requests``. Every event is a frozen dataclass; in a file it is the
 list ``[kind, field, field, ...]``. Replaying the events of a trace in order gives every block table, every
@@ -103,6 +103,18 @@ class Free(Event):
     """The request gives back physical `block`; the pool has it back when this was its last owner."""
 
     kind: ClassVar[str] = "free"
+    request: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(Event):
+    """Speculation: the request gives back its last block, which only rejected draft tokens needed.
+
+    Nobody wants what the block holds: the pool hands it out next.
+    """
+
+    kind: ClassVar[str] = "trim"
     request: int
     block: int
 
@@ -230,7 +242,7 @@ class Finish(Event):
 
 
 _IN_A_QUEUE = (Arrive, Admit, Wait, Preempt, Finish)
-_IN_MEMORY = (Hit, Evict, Allocate, Copy, Free, Reserve, Release, Fork, Cache)
+_IN_MEMORY = (Hit, Evict, Allocate, Copy, Free, Trim, Reserve, Release, Fork, Cache)
 _COMPUTED = (Draft, Schedule, Traffic, Verify, Emit)
 EVENT_KINDS: dict[str, type[Event]] = {event.kind: event for event in (*_IN_A_QUEUE, *_IN_MEMORY, *_COMPUTED)}
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from servelab.costs import holes
-from servelab.trace.event import Finish, Fork, Hit, Preempt, Schedule, Verify, Wait
+from servelab.costs import blocks_needed, holes
+from servelab.trace.event import Finish, Fork, Hit, Preempt, Schedule, Trim, Verify, Wait
 from servelab.trace.record import Trace
 from servelab.trace.replay import RequestState, State
 
@@ -163,6 +163,7 @@ class _FinalLengths:
     def __init__(self, num_requests: int) -> None:
         self.stored = [0] * num_requests
         self.departures: list[list[tuple[tuple[int, int], int]]] = [[] for _ in range(num_requests)]
+        self.trimmed: dict[tuple[int, int], int] = {}  # (request, step) -> slots that it still had after a `Trim`
 
     def depart(self, request: int, step: int, order: int) -> None:
         self.departures[request].append(((step, order), self.stored[request]))
@@ -172,7 +173,8 @@ class _FinalLengths:
         """How many tokens the request stores before it next gives its memory back."""
         now = (step, self.MOMENT_ORDER[moment])
         later = (length for time, length in self.departures[request] if time > now)
-        return next(later, self.stored[request])
+        final = next(later, self.stored[request])
+        return min(final, self.trimmed.get((request, step), final)) if moment == "scheduled" else final
 
 
 def _final_lengths(trace: Trace) -> _FinalLengths:
@@ -187,6 +189,10 @@ def _final_lengths(trace: Trace) -> _FinalLengths:
                     lengths.stored[request] += trace.block_size
                 case Verify(request, token_ids, _, _, num_accepted):
                     lengths.stored[request] -= len(token_ids) - num_accepted
+                case Trim(request):
+                    # It holds blocks for the tokens it knows: those that are stored, and the one to be computed next.
+                    num_blocks = blocks_needed(lengths.stored[request] + 1, trace.block_size)
+                    lengths.trimmed[request, step] = num_blocks * trace.block_size
                 case Fork(request, parent):
                     lengths.stored[request] = lengths.stored[parent]
                 case Preempt(request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from servelab.trace.event import (
     Release,
     Reserve,
     Schedule,
+    Trim,
     Verify,
 )
 
@@ -69,7 +71,7 @@ class State:
     requests: list[RequestState]
     waiting: list[int] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
-    free: dict[int, None] = field(default_factory=dict)
+    free: OrderedDict[int, None] = field(default_factory=OrderedDict)
     reference_counts: dict[int, int] = field(default_factory=dict)
     findable: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ class State:
             requests=[request.copy() for request in self.requests],
             waiting=list(self.waiting),
             running=list(self.running),
-            free=dict(self.free),
+            free=self.free.copy(),
             reference_counts=dict(self.reference_counts),
             findable=dict(self.findable),
         )
@@ -159,7 +161,7 @@ class Replay:
     def _start(self) -> State:
         """Nobody has come yet, and the whole pool is free."""
         blocks = range(self.trace.num_blocks) if self.trace.kv_cache == "paged" else ()
-        return State([RequestState() for _ in self.trace.requests], free=dict.fromkeys(blocks))
+        return State([RequestState() for _ in self.trace.requests], free=OrderedDict.fromkeys(blocks))
 
     def _before(self, step: int) -> State:
         """A fresh copy of the state before `step`."""
@@ -228,6 +230,13 @@ class Replay:
             case Free(request, block):
                 requests[request].block_table.remove(block)
                 drop_owner(state, block)
+            case Trim(request, block):
+                if requests[request].block_table[-1:] != [block]:
+                    raise ValueError(f"expected the last block of request {request}'s table, got block {block}")
+                requests[request].block_table.pop()
+                drop_owner(state, block)
+                if block in state.free:
+                    state.free.move_to_end(block, last=False)
             case Reserve(request, start, num_slots):
                 requests[request].reservation = (start, num_slots)
             case Release(request, _, _):
