@@ -94,6 +94,33 @@ def test_more_answers_than_seats_are_refused(make_engine, assert_empty):
     assert_empty(engine)
 
 
+def test_more_answers_than_tokens_of_a_step_are_refused(make_engine, assert_empty):
+    """They could never all get a token in one step."""
+    engine = make_engine(max_num_batched_tokens=2)
+    with pytest.raises(ValueError, match=r"expected n <= 2 \(max_num_batched_tokens\), got 3"):
+        engine.add_request(PROMPT, until(2, n=3))
+    assert not engine.has_unfinished()
+    assert_empty(engine)
+
+
+@pytest.mark.parametrize("budget", [3, 4, 5, 7])
+def test_answers_take_no_token_from_a_younger_request(make_engine, budget):
+    """They run before it as soon as they are forked: it starts when there is a token of every step for it too
+    [sglang#32549]."""
+    engine = make_engine(max_num_batched_tokens=budget, max_num_seqs=8)
+    engine.add_request([7] * 2, until(20, n=3), "A")
+    engine.add_request([1], until(5), "B")
+    engine.add_request([2] * 9, until(5, n=2), "C")
+    emitted = {}
+    for step in range(60):
+        for output in engine.step():
+            emitted.setdefault((output.request_id, output.index), []).append(step)
+    assert not engine.has_unfinished()
+    for steps in emitted.values():
+        assert steps == list(range(steps[0], steps[0] + len(steps))), emitted
+    assert emitted["B", 0][0] == (0 if budget > 3 else 20)
+
+
 @pytest.mark.parametrize("scheduling", ["continuous", "static"])
 def test_an_answer_that_is_not_forked_yet_has_its_seat(make_engine, drain, scheduling):
     """A prompt with 3 answers in chunks, 4 seats: one more request starts beside it, and no other."""

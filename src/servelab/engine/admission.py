@@ -65,10 +65,12 @@ def check_params(params: object, model: Model) -> SamplingParams:
     return params
 
 
-def check_seats(n: int, max_num_seqs: int) -> None:
-    """Raise ValueError when the answers to one prompt could never run together."""
-    if n > max_num_seqs:
-        raise ValueError(f"expected n <= {max_num_seqs} (max_num_seqs), got {n}")
+def check_seats(n: int, config: EngineConfig) -> None:
+    """Raise ValueError when the answers to one prompt could never run together, a token each in every step."""
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        limit = getattr(config, name)
+        if n > limit:
+            raise ValueError(f"expected n <= {limit} ({name}), got {n}")
 
 
 def check_length(num_prompt_tokens: int, max_tokens: int, max_model_len: int, num_slots: int) -> None:

@@ -97,7 +97,7 @@ class Engine:
         prompt: text, or token ids. params: default `SamplingParams()`. request_id: default "0", "1", ...
         Raises ValueError, and changes nothing, for an empty prompt, ids outside the vocabulary, an id that an
         unfinished request has, prompt + max_tokens beyond `max_model_len` or the whole KV pool, or more answers (`n`)
-        than can run at once.
+        than can run at once or get a token each in one step.
         """
         group = self._new_group(prompt, params, request_id)
         self._enqueue(group)
@@ -181,7 +181,7 @@ class Engine:
         token_ids = check_prompt(prompt, self.model)
         checked = check_params(params, self.model)
         check_length(len(token_ids), checked.max_tokens, self.max_model_len, self.cache.num_slots)
-        check_seats(checked.n, self.config.max_num_seqs)
+        check_seats(checked.n, self.config)
         if request_id is None:
             request_id = next(name for name in map(str, self._numbers) if self._is_free(name, checked.n))
         else:

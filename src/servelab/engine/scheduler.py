@@ -135,11 +135,12 @@ class Scheduler:
         if is_static and not batch_is_over:
             return "batch_unfinished"
         # A prompt with several answers takes a seat for each of them from the start.
-        num_seats = sum(1 + len(other.unborn) for other in self.running)
-        if num_seats + 1 + len(request.unborn) > self.config.max_num_seqs:
+        num_seats = sum(1 + len(other.unborn) for other in self.running) + 1 + len(request.unborn)
+        if num_seats > self.config.max_num_seqs:
             return "no_seat"
+        # And a token of every later step: they will stand before a younger request, and may not cost it its own.
         # A static batch is filled in one step, even if the budget then computes its prompts over several.
-        if budget == 0 and not is_static:
+        if not is_static and (budget == 0 or num_seats > self.config.max_num_batched_tokens):
             return "no_budget"
         return None
 
