@@ -8,7 +8,9 @@ import pytest
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
 from servelab.engine import Engine, EngineConfig, RequestOutput
 from servelab.engine.request import sample_id
-from servelab.model import Model
+from servelab.model import ByteTokenizer, Model
+from servelab.model import toy_model as make_toy_model
+from servelab.model.network import Network
 
 
 @pytest.fixture
@@ -23,6 +25,25 @@ def make_engine(toy_model) -> Callable[..., Engine]:
         return engine
 
     return make
+
+
+@pytest.fixture
+def plain_model(monkeypatch) -> Model:
+    """A toy model whose weights may be changed: they are not packed."""
+    monkeypatch.setattr(Network, "pack", lambda network: None)
+    return make_toy_model()
+
+
+class StartingTokenizer(ByteTokenizer):
+    """Begins each text with a token of its own, as those of many models do."""
+
+    def encode(self, text: str) -> list[int]:
+        return [256, *super().encode(text)]
+
+
+@pytest.fixture
+def starting_model(toy_model) -> Model:
+    return Model("starting", toy_model.config, toy_model.network, StartingTokenizer())
 
 
 def poison(storage: KVStorage) -> None:

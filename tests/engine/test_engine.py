@@ -58,6 +58,17 @@ def test_bad_input_is_refused_and_changes_nothing(make_engine, drain, greedy, pr
     assert drain(engine)["runs"].token_ids == greedy(PROMPT, 6)
 
 
+def test_an_empty_text_is_refused_whatever_the_tokenizer_puts_before_it(make_engine, starting_model):
+    """It asks for nothing [vllm#7283]. A text is begun with the token, and ids are taken as they are."""
+    engine = make_engine(starting_model)
+    for refused in (lambda: engine.add_request(""), lambda: engine.generate(["a", ""])):
+        with pytest.raises(ValueError, match="expected a prompt of at least 1 token, got ''"):
+            refused()
+    assert engine.trace.requests == []
+    engine.generate(["a", [256]], until(1))
+    assert [request.prompt_token_ids for request in engine.trace.requests] == [[256, 97], [256]]
+
+
 @pytest.mark.parametrize("num_prompt_tokens", [1, 40, 41, 60, 200])
 def test_a_request_that_can_never_fit_is_refused_at_once(make_engine, drain, greedy, num_prompt_tokens):
     """The prompt alone, or prompt + max_tokens, larger than the whole pool of 40 slots; a small request behind it

@@ -29,7 +29,8 @@ def check_prompt(prompt: object, model: Model) -> list[int]:
         token_ids = list(prompt)
     else:
         raise ValueError(f"expected a prompt as str or list[int], got {type(prompt).__name__}")
-    if not token_ids:
+    # A text of no characters is none either, although many a tokenizer would put its first token before it.
+    if not prompt or not token_ids:
         raise ValueError(f"expected a prompt of at least 1 token, got {prompt!r}")
     for position, token_id in enumerate(token_ids):
         if not is_int(token_id) or not 0 <= token_id < vocab_size:
