@@ -5,19 +5,11 @@ import torch
 
 from servelab.cache import KVScales
 from servelab.engine import Engine, EngineConfig, calibrate_kv_scales
-from servelab.model import toy_model as make_toy_model
-from servelab.model.network import Network
+from servelab.kernels import dequantize_kv, quantize_kv
 from servelab.sampling import SamplingParams
 
 PROMPTS = [[position * 7 % 250 + 1 for position in range(length)] for length in (30, 9, 1)]
 FORMATS = ["int8", "fp8_e4m3", "fp8_e5m2"]
-
-
-@pytest.fixture
-def plain_model(monkeypatch):
-    """A toy model whose weights may be changed: they are not packed."""
-    monkeypatch.setattr(Network, "pack", lambda network: None)
-    return make_toy_model()
 
 
 def until(num_tokens, **params):
@@ -46,10 +38,32 @@ def test_a_head_without_values_keeps_the_scale_1(plain_model):
     assert float(scales.values[0, 0]) != 1.0
 
 
+@pytest.mark.parametrize("largest", [1e-45, 3e-43, 1e-38])
+def test_a_head_with_hardly_a_value_gets_a_scale_that_divides(toy_model, monkeypatch, largest):
+    """A 448th of the smallest float32 is 0."""
+    hidden = type(toy_model).hidden
+
+    def tiny(model, token_ids, positions, attention):
+        found = hidden(model, token_ids, positions, attention)
+        attention.keys[0, 1] = largest
+        return found
+
+    monkeypatch.setattr(type(toy_model), "hidden", tiny)
+    scales = calibrate_kv_scales(toy_model, PROMPTS)
+    assert 0 < float(scales.keys[0, 1]) < 1e-37
+    codes, _ = quantize_kv(torch.full((1, 1), largest), "fp8_e4m3", scales.keys[0, 1])
+    assert dequantize_kv(codes, scales.keys[0, 1], "fp8_e4m3").isfinite().all()
+
+
 @pytest.mark.parametrize("prompts", [[], None, "text", [[]], [""], [[1] * 513]])
 def test_without_a_prompt_that_can_be_run_there_is_nothing_to_calibrate(toy_model, prompts):
     with pytest.raises(ValueError, match="expected"):
         calibrate_kv_scales(toy_model, prompts)
+
+
+def test_an_empty_text_is_no_prompt_whatever_the_tokenizer_puts_before_it(starting_model):
+    with pytest.raises(ValueError, match="expected a prompt of at least 1 token, got ''"):
+        calibrate_kv_scales(starting_model, [""])
 
 
 def test_texts_are_taken_too(toy_model):

@@ -258,6 +258,23 @@ def test_codes_of_another_form_are_refused(stored, dtype):
         dequantize_kv(stored, 1.0, dtype)
 
 
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 1e-60, 1e60])
+def test_a_static_scale_is_positive_and_finite_as_a_float32(dtype, scale):
+    """By 0 nothing can be divided [kernels-community#680]; nor does a scale that float32 rounds to 0 help."""
+    for scales in (scale, torch.tensor(scale), torch.tensor([1.0, scale, 1.0])):
+        with pytest.raises(ValueError, match="expected positive, finite scales, got"):
+            quantize_kv(torch.ones(2, 3, 4), dtype, scales)
+        with pytest.raises(ValueError, match="expected positive, finite scales, got"):
+            dequantize_kv(torch.zeros(2, 3, 4, dtype=torch.uint8), scales, dtype)
+
+
+def test_the_scale_of_an_int8_group_may_be_nan():
+    """The group has a NaN, and stays one."""
+    back = dequantize_kv(torch.zeros(2, 4, dtype=torch.int8), torch.tensor([math.nan, 1.0]), "int8")
+    assert back.isnan().tolist() == [[True] * 4, [False] * 4]
+
+
 def test_int8_takes_no_scale():
     with pytest.raises(ValueError, match="expected no scale for int8"):
         quantize_kv(torch.zeros(2, 4), "int8", 1.0)

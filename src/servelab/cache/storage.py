@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from servelab.cache.pool import check_index
-from servelab.kernels import QUANTIZED_DTYPES
+from servelab.kernels import QUANTIZED_DTYPES, check_scales
 from servelab.ops import huge_empty
 
 KV_FORMATS = ("auto", *QUANTIZED_DTYPES)
@@ -36,9 +36,7 @@ class KVScales:
             if not _is_table(scales) or scales.shape != self.keys.shape:
                 got = f"{scales.dtype} {list(scales.shape)}" if isinstance(scales, Tensor) else type(scales).__name__
                 raise ValueError(f"expected {name} scales as float32 [L, G], K and V alike, got {got}")
-            if not (scales.isfinite() & (scales > 0)).all():
-                lowest, highest = scales.min().item(), scales.max().item()
-                raise ValueError(f"expected positive, finite {name} scales, got {lowest} .. {highest}")
+            check_scales(scales, f"{name} scales")
 
 
 def _is_table(scales: object) -> bool:

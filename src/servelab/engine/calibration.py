@@ -50,4 +50,6 @@ def calibrate_kv_scales(model: Model, prompts: Sequence[str | list[int]]) -> KVS
 
 def _scales(largest: Tensor) -> Tensor:
     """[L, G] float32. A head that is 0 throughout has no range to fit; 1 keeps its zeros."""
-    return torch.where(largest > 0, largest / E4M3_MAX, torch.ones_like(largest))
+    # Of a largest value near the smallest float32 the quotient would be 0, which divides nothing.
+    scales = (largest / E4M3_MAX).clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(largest > 0, scales, torch.ones_like(largest))

@@ -3,6 +3,7 @@
 from servelab.kernels.quantize_kv import (
     FP8_MAX,
     QUANTIZED_DTYPES,
+    check_scales,
     dequantize_kv,
     dequantize_kv_reference,
     quantize_kv,
@@ -12,6 +13,7 @@ from servelab.kernels.quantize_kv import (
 __all__ = [
     "FP8_MAX",
     "QUANTIZED_DTYPES",
+    "check_scales",
     "dequantize_kv",
     "dequantize_kv_reference",
     "quantize_kv",

@@ -67,25 +67,35 @@ def dequantize_kv_reference(stored: Tensor, scale: Tensor | float, dtype: str) -
     return codes.float() * scales[..., None]  # [..., D]
 
 
-def quantize_kv(x: Tensor, dtype: str, scale: Tensor | float | None = None) -> tuple[Tensor, Tensor]:
-    """`quantize_kv_reference`, checked. Raises ValueError for a dtype, a shape or a scale that does not fit."""
+def quantize_kv(
+    x: Tensor, dtype: str, scale: Tensor | float | None = None, *, scale_is_checked: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`quantize_kv_reference`, checked. Raises ValueError for a dtype, a shape or a scale that does not fit, and for a
+    scale that is not positive and finite.
+
+    scale_is_checked: the scale is known to be: it is not looked at again, for which a GPU would have to be waited for.
+    """
     _check_dtype(dtype)
     if not x.is_floating_point() or x.dim() < 1 or x.shape[-1] < 1:
         raise ValueError(f"expected x as floating-point numbers [..., D], got {x.dtype} {list(x.shape)}")
     if dtype == "int8" and scale is not None:
         raise ValueError("expected no scale for int8, which has one for each group, got one")
     if scale is not None:
-        _check_scale(scale, x)
+        _check_shape(scale, x)
+        if not scale_is_checked:
+            check_scales(scale)
     return quantize_kv_reference(x, dtype, scale)
 
 
-def dequantize_kv(stored: Tensor, scale: Tensor | float, dtype: str) -> Tensor:
-    """`dequantize_kv_reference`, checked. Raises ValueError for a dtype, a shape or a scale that does not fit."""
+def dequantize_kv(stored: Tensor, scale: Tensor | float, dtype: str, *, scale_is_checked: bool = False) -> Tensor:
+    """`dequantize_kv_reference`, checked as `quantize_kv` is. An INT8 group's own scale may be NaN: so is the group."""
     _check_dtype(dtype)
     expected = torch.int8 if dtype == "int8" else torch.uint8
     if stored.dtype != expected or stored.dim() < 1:
         raise ValueError(f"expected codes as {expected} [..., D], got {stored.dtype} {list(stored.shape)}")
-    _check_scale(scale, stored)
+    _check_shape(scale, stored)
+    if dtype != "int8" and not scale_is_checked:
+        check_scales(scale)
     if dtype == "fp8_e4m3" and stored.device.type == "cpu":
         return _look_up_e4m3(stored, scale)
     return dequantize_kv_reference(stored, scale, dtype)
@@ -112,7 +122,14 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"expected dtype in {QUANTIZED_DTYPES}, got {dtype!r}")
 
 
-def _check_scale(scale: Tensor | float, x: Tensor) -> None:
+def check_scales(scales: Tensor | float, what: str = "scales") -> None:
+    """Raise ValueError unless all static scales are positive and finite, as the float32 numbers that they become."""
+    numbers = torch.as_tensor(scales, dtype=torch.float32)
+    if not (numbers.isfinite() & (numbers > 0)).all():
+        raise ValueError(f"expected positive, finite {what}, got {numbers.min().item()} .. {numbers.max().item()}")
+
+
+def _check_shape(scale: Tensor | float, x: Tensor) -> None:
     shape = tuple(scale.shape) if isinstance(scale, Tensor) else ()
     groups = tuple(x.shape[:-1])
     aligned = groups[len(groups) - len(shape) :]

@@ -31,7 +31,9 @@ class StoredLayer:
             if scales is None:
                 stored.index_copy_(0, slots, x.to(stored.dtype))
                 continue
-            quantized, new_scales = quantize_kv(x, self.format, None if self.format == "int8" else scales)
+            # Static scales are `KVScales`, which were checked when they were made.
+            static = None if self.format == "int8" else scales
+            quantized, new_scales = quantize_kv(x, self.format, static, scale_is_checked=True)
             stored.index_copy_(0, slots, quantized)
             if self.format == "int8":
                 scales.index_copy_(0, slots, new_scales)
@@ -74,4 +76,4 @@ def dequantize(rows: Tensor, name: str, scales: Tensor | None, dtype: torch.dtyp
     """The numbers that `rows` [S, G, D] of the cache stand for."""
     if scales is None:
         return rows.to(dtype)
-    return dequantize_kv(rows, scales, name).to(dtype)
+    return dequantize_kv(rows, scales, name, scale_is_checked=True).to(dtype)
