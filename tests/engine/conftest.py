@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
 
 from servelab.cache import ContiguousCacheManager, KVCacheManager, KVStorage
 from servelab.engine import Engine, EngineConfig, RequestOutput
 from servelab.engine.request import sample_id
-from servelab.model import ByteTokenizer, Model
+from servelab.model import ByteTokenizer, Model, skip_layers
 from servelab.model import toy_model as make_toy_model
 from servelab.model.network import Network
+from servelab.speculative import DraftHead, DraftModel, NGram, Speculation
+from servelab.speculative.head import initial_network, save_head
 
 
 @pytest.fixture
@@ -114,11 +118,40 @@ def assert_empty(engine: Engine) -> None:
     total = engine.trace.num_blocks
     assert engine.cache.num_free == total
     assert (engine.scheduler.running, list(engine.scheduler.waiting), engine._requests) == ([], [], {})
+    assert engine.speculator._drafts == {}
+    proposer = engine.speculator.proposer
+    for keeper in (proposer, getattr(proposer, "lengths", None)):
+        kept = vars(keeper) if keeper is not None else {}
+        assert not any(value for value in kept.values() if isinstance(value, dict)), kept
 
 
 @pytest.fixture(name="assert_empty")
 def assert_empty_fixture() -> Callable[[Engine], None]:
     return assert_empty
+
+
+@pytest.fixture(scope="session")
+def head_path(toy_model, tmp_path_factory) -> Path:
+    """A draft head that nobody trained: it drafts something, of every second token, and is right now and then."""
+    path = tmp_path_factory.mktemp("head") / "head.safetensors"
+    save_head(path, initial_network(toy_model), torch.arange(0, toy_model.config.vocab_size, 2), toy_model)
+    return path
+
+
+@pytest.fixture(scope="session")
+def speculation(toy_model, head_path) -> Callable[..., Speculation | None]:
+    """Who drafts, by name, with options."""
+
+    def make(name: str, **options) -> Speculation | None:
+        if name == "n-gram":
+            return NGram(**options)
+        if name == "draft model":
+            return DraftModel(skip_layers(toy_model, [0]), **options)
+        if name == "target as draft":
+            return DraftModel(toy_model, **options)
+        return {"none": None, "draft head": DraftHead(head_path, **options)}[name]
+
+    return make
 
 
 @pytest.fixture(scope="session")

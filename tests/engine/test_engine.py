@@ -1,12 +1,14 @@
 """`Engine`: what enters, how it ends, and that nothing stays behind, whatever happens on the way."""
 
+import time
+
 import pytest
 
 from servelab.engine import Engine, EngineConfig
 from servelab.model import Model
 from servelab.model.tokenizer import ByteTokenizer
 from servelab.sampling import SamplingParams
-from servelab.trace import Finish, Traffic
+from servelab.trace import Finish, Preempt, Traffic
 
 PROMPT = [10, 20, 30, 40, 50]
 CACHES = [{"kv_cache": "paged"}, {"kv_cache": "contiguous", "reserve": "exact"}]
@@ -86,10 +88,18 @@ def test_a_request_that_just_fits_is_served(make_engine, drain, greedy):
     assert drain(engine)["A"].token_ids == greedy([3] * 17, 23)
 
 
-def test_a_prompt_beyond_the_models_context_names_the_limit(make_engine):
+@pytest.mark.parametrize("length", [512, 513, 100_000])
+def test_a_prompt_beyond_the_models_context_names_the_limit(make_engine, drain, greedy, length):
+    """At once, and a small request behind it is served [llama.cpp#3969]."""
     engine = make_engine(num_blocks=400)
-    with pytest.raises(ValueError, match=r"expected prompt \+ max_tokens <= 512 \(max_model_len\), got 512 prompt"):
-        engine.add_request([1] * 512, until(1))
+    started = time.perf_counter()
+    with pytest.raises(
+        ValueError, match=rf"expected prompt \+ max_tokens <= 512 \(max_model_len\), got {length} prompt"
+    ):
+        engine.add_request([1] * length, until(1))
+    assert time.perf_counter() - started < 1
+    engine.add_request(PROMPT, until(2), "small")
+    assert drain(engine)["small"].token_ids == greedy(PROMPT, 2)
 
 
 def test_a_request_may_fill_the_context_to_the_last_token(make_engine, drain):
@@ -140,9 +150,11 @@ def test_a_stop_token_as_the_last_allowed_one_is_a_stop(make_engine, drain, gree
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3, 4, 6])
-def test_a_client_goes_away(make_engine, drain, assert_empty, cache, num_steps):
+@pytest.mark.parametrize("drafting", ["none", "n-gram", "draft model", "draft head"])
+def test_a_client_goes_away(make_engine, speculation, assert_empty, cache, num_steps, drafting):
     """While waiting, in mid-prefill and in mid-decode: everything is free within two steps [vllm#9428]."""
-    engine = make_engine(**cache, max_num_batched_tokens=2, max_num_seqs=1)
+    speculative = speculation(drafting, adaptive=True)
+    engine = make_engine(**cache, max_num_batched_tokens=2, max_num_seqs=1, speculative=speculative)
     engine.add_request(PROMPT, until(9), "A")
     engine.add_request(PROMPT, until(9), "waits")
     for _ in range(num_steps):
@@ -157,6 +169,34 @@ def test_a_client_goes_away(make_engine, drain, assert_empty, cache, num_steps):
     assert_empty(engine)
     assert engine.step() == []
     assert not engine.has_unfinished()
+
+
+@pytest.mark.parametrize("drafting", ["none", "n-gram", "draft model", "draft head"])
+def test_a_client_goes_away_while_its_request_is_preempted(make_engine, speculation, assert_empty, greedy, drafting):
+    """It keeps what it got, and holds nothing [vllm#9428]."""
+    engine = make_engine(speculative=speculation(drafting))
+    engine.add_request(PROMPT, until(12), "A")
+    while engine._requests["A"].num_output_tokens < 3:
+        engine.step()
+    num_tokens = engine._requests["A"].num_output_tokens
+    engine.scheduler._preempt(engine.scheduler.running[0])
+    engine.abort("A")
+    (output,) = engine.step()
+    assert (output.token_ids, output.finish_reason) == (greedy(PROMPT, num_tokens), "abort")
+    assert_empty(engine)
+
+
+def test_a_client_that_goes_away_twice_is_told_once(make_engine, assert_empty):
+    """Its blocks are not freed a second time [vllm#1556]."""
+    engine = make_engine()
+    engine.add_request(PROMPT, until(9), "A")
+    engine.step()
+    engine.step()
+    engine.abort("A")
+    engine.abort("A")
+    assert engine.cache.num_free == 64
+    assert [output.finish_reason for output in engine.step()] == ["abort"]
+    assert_empty(engine)
 
 
 def test_aborting_one_leaves_the_other_alone(make_engine, drain, greedy):
@@ -249,7 +289,9 @@ def test_a_seeded_request_samples_the_same_alone_and_in_company(make_engine):
     prompts = [[seed + 1] * (seed + 2) for seed in range(5)]
     together = [output.token_ids for output in make_engine().generate(prompts, params)]
     alone = [make_engine().generate([p], q)[0].token_ids for p, q in zip(prompts, params, strict=True)]
-    few_blocks = [output.token_ids for output in make_engine(num_blocks=8).generate(prompts, params)]
+    scarce = make_engine(num_blocks=8)
+    few_blocks = [output.token_ids for output in scarce.generate(prompts, params)]
+    assert any(isinstance(event, Preempt) for step in scarce.trace.steps for event in step.events)
     assert together == alone == few_blocks
     assert len({tuple(tokens) for tokens in together}) == 5
 

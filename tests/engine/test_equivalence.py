@@ -12,10 +12,9 @@ import torch
 
 from servelab.cache import KVStorage
 from servelab.engine import Engine, EngineConfig
-from servelab.model import Model, expand_kv_heads, skip_layers
+from servelab.model import expand_kv_heads, skip_layers
 from servelab.sampling import SamplingParams
 from servelab.speculative import DraftHead, DraftModel, NGram
-from servelab.speculative.head import initial_network, save_head
 from servelab.trace import Draft, Hit, Preempt, Verify
 
 BLOCK_SIZE = 4
@@ -43,23 +42,6 @@ SCHEDULES = {
     "chunks of 16": {"max_num_batched_tokens": 16},
 }
 SPECULATIONS = ("none", "n-gram", "draft model", "draft head")
-
-
-def speculation(name: str, target: Model, head_path: object) -> object:
-    return {
-        "none": None,
-        "n-gram": NGram(k=3),
-        "draft model": DraftModel(skip_layers(target, [0]), k=3),
-        "draft head": DraftHead(head_path, k=2),
-    }[name]
-
-
-@pytest.fixture(scope="module")
-def head_path(toy_model, tmp_path_factory):
-    """A draft head that nobody trained: it drafts something, of every second token, and is right now and then."""
-    path = tmp_path_factory.mktemp("head") / "head.safetensors"
-    save_head(path, initial_network(toy_model), torch.arange(0, toy_model.config.vocab_size, 2), toy_model)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +104,7 @@ def events(engine: Engine, kind: type) -> int:
 
 @pytest.mark.parametrize("speculating", SPECULATIONS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_technique_changes_a_token(toy_model, head_path, expected, schedule, speculating):
+def test_no_technique_changes_a_token(toy_model, speculation, expected, schedule, speculating):
     for prefix_caching, num_blocks, attention in itertools.product((True, False), (AMPLE, TINY), ("naive", "flash")):
         engine = Engine(
             toy_model,
@@ -132,7 +114,7 @@ def test_no_technique_changes_a_token(toy_model, head_path, expected, schedule, 
                 max_num_seqs=4,
                 prefix_caching=prefix_caching,
                 attention=attention,
-                speculative=speculation(speculating, toy_model, head_path),
+                speculative=speculation(speculating, k=3),
                 **SCHEDULES[schedule],
             ),
         )
@@ -148,7 +130,7 @@ def test_no_technique_changes_a_token(toy_model, head_path, expected, schedule, 
 
 @pytest.mark.parametrize("reserve", ["max", "exact"])
 @pytest.mark.parametrize("speculating", SPECULATIONS)
-def test_a_contiguous_cache_changes_no_token(toy_model, head_path, expected, speculating, reserve):
+def test_a_contiguous_cache_changes_no_token(toy_model, speculation, expected, speculating, reserve):
     for schedule, attention in itertools.product(SCHEDULES.values(), ("naive", "flash")):
         config = EngineConfig(
             kv_cache="contiguous",
@@ -157,7 +139,7 @@ def test_a_contiguous_cache_changes_no_token(toy_model, head_path, expected, spe
             num_blocks=40,
             max_model_len=52,
             attention=attention,
-            speculative=speculation(speculating, toy_model, head_path),
+            speculative=speculation(speculating, k=3),
             **schedule,
         )
         assert run(Engine(toy_model, config)) == expected
@@ -172,7 +154,7 @@ def test_a_contiguous_cache_changes_no_token(toy_model, head_path, expected, spe
     ],
 )
 @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8_e4m3", "fp8_e5m2"])
-def test_within_one_kv_dtype_no_technique_changes_a_token(toy_model, head_path, kv_cache_dtype, schedule):
+def test_within_one_kv_dtype_no_technique_changes_a_token(toy_model, speculation, kv_cache_dtype, schedule):
     """Attention reads what is stored, also of the chunk that it has just written: so chunks change nothing."""
 
     def outputs(**config) -> list[list[int]]:
@@ -187,7 +169,7 @@ def test_within_one_kv_dtype_no_technique_changes_a_token(toy_model, head_path, 
             num_blocks=num_blocks,
             attention=attention,
             max_num_seqs=4,
-            speculative=speculation(speculating, toy_model, head_path),
+            speculative=speculation(speculating, k=3),
             **SCHEDULES[schedule],
         ), (speculating, prefix_caching)
 

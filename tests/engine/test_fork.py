@@ -164,6 +164,24 @@ def test_answers_that_do_not_fit_together_take_turns(make_engine, drain, greedy)
     assert 0 not in preempted
 
 
+def test_two_answers_in_a_pool_for_one_come_after_each_other(make_engine, drain, greedy):
+    """The last block is both answers', and none is free for a copy: the second one has to go, and comes back."""
+    engine = make_engine(num_blocks=2)
+    engine.add_request(PROMPT, until(3, n=2), "A")
+    outputs = drain(engine)
+    assert [outputs[name].token_ids for name in ("A", "A#1")] == [greedy(PROMPT, 3)] * 2
+    assert {event.request for event in events(engine, Preempt)} == {1}
+
+
+def test_answers_of_one_token_end_in_the_step_of_the_fork(make_engine, assert_empty, greedy):
+    """`max_tokens=1`, three answers: one token each, reason "length", and every block is back [vllm#6521]."""
+    engine = make_engine()
+    engine.add_request(PROMPT, until(1, n=3), "A")
+    outputs = engine.step()
+    assert [(output.token_ids, output.finish_reason) for output in outputs] == [(greedy(PROMPT, 1), "length")] * 3
+    assert_empty(engine)
+
+
 @pytest.mark.parametrize("cache", [{}, {"kv_cache": "contiguous", "reserve": "exact"}])
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3, 5])
 def test_aborting_a_request_ends_all_its_answers(make_engine, drain, assert_empty, greedy, cache, num_steps):

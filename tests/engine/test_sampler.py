@@ -6,6 +6,7 @@ import pytest
 
 from servelab.sampling import SamplingParams
 from servelab.speculative import DraftModel, NGram
+from servelab.trace import Preempt
 
 PROMPT = [10, 20, 30, 40, 50]
 
@@ -89,7 +90,10 @@ def test_a_request_chooses_alike_alone_in_company_and_preempted(make_engine, par
         {"kv_cache": "contiguous", "reserve": "exact"},
     ):
         prompts, all_params = zip(*others, (PROMPT, until(14, **params)), strict=True)
-        outputs = make_engine(**config).generate(list(prompts), list(all_params))
+        engine = make_engine(**config)
+        outputs = engine.generate(list(prompts), list(all_params))
+        preempted = any(isinstance(event, Preempt) for step in engine.trace.steps for event in step.events)
+        assert preempted == ("num_blocks" in config)
         assert outputs[-1].token_ids == alone
     assert alone != make_engine().generate([PROMPT], until(14))[0].token_ids
 

@@ -4,13 +4,9 @@ import random
 from collections import Counter
 
 import pytest
-import torch
 
 from servelab.engine import Engine, EngineConfig
-from servelab.model import skip_layers
 from servelab.sampling import SamplingParams
-from servelab.speculative import DraftHead, DraftModel, NGram
-from servelab.speculative.head import initial_network, save_head
 from servelab.trace import Copy, Evict, Fork, Hit, Preempt, Verify
 
 BLOCK_SIZE, NUM_BLOCKS, MAX_NUM_SEQS = 4, 24, 6
@@ -92,20 +88,7 @@ def soak(engine: Engine, num_requests: int, seed: int) -> Client:
         steps += 1
         assert steps < 60 * num_requests, "requests do not come to an end"
     assert client.open == {}
-    assert engine.cache.num_free == NUM_BLOCKS
-    assert engine.cache.request_ids == []
-    assert (engine.scheduler.running, list(engine.scheduler.waiting), engine._requests) == ([], [], {})
     return client
-
-
-def proposers(toy_model, folder):
-    path = folder / "head.safetensors"
-    save_head(path, initial_network(toy_model), torch.arange(0, toy_model.config.vocab_size, 2), toy_model)
-    return {
-        "n-gram": NGram(k=3, adaptive=True),
-        "draft model": DraftModel(skip_layers(toy_model, [0]), k=2),
-        "draft head": DraftHead(path, k=3, adaptive=True),
-    }
 
 
 @pytest.mark.parametrize(
@@ -118,7 +101,9 @@ def proposers(toy_model, folder):
         pytest.param("draft head", 1000, 4, marks=pytest.mark.slow),
     ],
 )
-def test_every_step_is_whole_and_every_block_comes_back(toy_model, tmp_path, speculating, num_requests, seed):
+def test_every_step_is_whole_and_every_block_comes_back(
+    toy_model, speculation, assert_empty, speculating, num_requests, seed
+):
     engine = Engine(
         toy_model,
         EngineConfig(
@@ -126,10 +111,11 @@ def test_every_step_is_whole_and_every_block_comes_back(toy_model, tmp_path, spe
             num_blocks=NUM_BLOCKS,
             max_num_seqs=MAX_NUM_SEQS,
             max_num_batched_tokens=24,
-            speculative=proposers(toy_model, tmp_path)[speculating],
+            speculative=speculation(speculating, k=3, adaptive=True),
         ),
     )
     client = soak(engine, num_requests, seed)
+    assert_empty(engine)
     assert sum(client.ends.values()) == sum(params.n for params in client.sent.values())
     assert set(client.ends) == {"stop", "length", "abort"}
     # Nothing of what could go wrong was left out.
