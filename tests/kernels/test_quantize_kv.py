@@ -114,6 +114,20 @@ def test_a_constant_group_stays_constant(dtype, value, width):
             assert back[0] == value
 
 
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("constant", [1.0, -0.02, 3e4, 1e-30])
+def test_with_static_scales_too_zeros_are_exact_and_a_constant_stays_constant(dtype, constant):
+    """The scale that makes the largest value just fit gives a constant back nearly exactly [kernels-community#680]."""
+    x = torch.stack((torch.zeros(3, 64), torch.full((3, 64), constant)))  # [groups, heads, D]
+    fitting = torch.full((3,), abs(constant)) / FP8_MAX[dtype]
+    for scale in (0.5, 3.0, fitting):
+        back = round_trip(x, dtype, scale)
+        assert back.isfinite().all()
+        assert back[0].abs().equal(x[0])
+        assert (back[1] == back[1, 0, 0]).all()
+    assert (round_trip(x, dtype, fitting)[1] - constant).abs().max() <= abs(constant) * 2**-22
+
+
 @pytest.mark.parametrize("value", [1e-7, 3.7e-6, 1e-5, 1e-3, 0.0078, 1e-30, 1.4e-45])
 def test_tiny_groups_are_met_within_what_a_float16_scale_can_say(value):
     """Below 0.008 the scale is a subnormal float16 with few digits; it is never rounded to 0."""

@@ -89,6 +89,14 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution(filters):
         assert token == 0 or float(cumulative[token - 1]) <= u + 1e-6
 
 
+@pytest.mark.parametrize(("row", "kept"), [([0.4, 0.3, 0.3, 0.0], {0, 1}), ([0.0, 0.3, 0.3, 0.4], {1, 3})])
+def test_of_equals_at_the_top_k_boundary_the_lowest_id_stays(row, kept):
+    """The rule of every filter, drawn [flashinfer#3774]."""
+    params = [SamplingParams(temperature=1.0, top_k=2, seed=seed) for seed in range(200)]
+    logits = torch.tensor(row).log().expand(200, -1)
+    assert set(choose(logits, *params)) == kept
+
+
 def test_greedy_rows_leave_their_generator_alone_and_sampled_ones_take_one_number():
     generator, twin = make_generator(1, "cpu"), make_generator(1, "cpu")
     sample(torch.zeros(1, 5), [GREEDY], [generator])

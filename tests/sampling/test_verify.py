@@ -159,6 +159,17 @@ def test_an_end_token_in_a_draft_is_accepted_like_any_other(params):
     assert other.token_ids[:2] == [3, end]
 
 
+def test_a_draft_of_the_one_of_equals_that_top_k_leaves_out_is_rejected():
+    """The rule of `sample`: of 1 and 2, both at the boundary of 2, 1 stays [flashinfer#3774]."""
+    params = SamplingParams(temperature=1.0, top_k=2)
+    logits = torch.tensor([0.4, 0.3, 0.3, 0.0]).log().expand(2, -1)
+    for seed in range(20):
+        for draft_probs in (None, torch.tensor([[0.0, 0.0, 1.0, 0.0]])):
+            (result,) = verify(logits, [[2]], [draft_probs], [params], generators(seed))
+            assert (result.p, result.num_accepted) == ([0.0], 0)
+            assert result.token_ids[0] in (0, 1)
+
+
 def test_a_sampled_request_takes_a_number_for_each_draft_token_and_one_more():
     generator, twin = generators(7, 7)
     q = torch.full((2, VOCABULARY), 1 / VOCABULARY)

@@ -160,6 +160,17 @@ def test_a_row_whose_logits_are_not_finite_drafts_no_further(target: Model, garb
         assert (len(first.probs), len(second.probs)) == (1, 3)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_vocabulary_of_end_tokens_alone_drafts_nothing_before_min_tokens(target: Model, temperature: float) -> None:
+    """Nothing is allowed: there is no distribution to draw from, and no NaN comes of it."""
+    rows = [row([7], 1, min_tokens=4, ignore_eos=False, temperature=temperature), row([7], 1, temperature=temperature)]
+    drafting = Drafting(rows, [3, 1], target, torch.tensor([256]))
+    assert drafting.extend(torch.zeros(2, 1)) == []
+    first, second = drafting.drafts()
+    assert (first.token_ids, first.probs, second.token_ids) == ([], None, [256])
+    assert second.probs is None or bool(second.probs.isfinite().all())
+
+
 def test_each_row_has_its_own_length_draws_and_temperature(target: Model) -> None:
     rows = [
         row([1], 1, seed=1, temperature=1.0),
