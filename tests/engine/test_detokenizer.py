@@ -56,6 +56,39 @@ def test_pieces_of_any_bytes_join_to_the_decoding_of_all(token_ids):
     assert "".join(pieces(token_ids)) == ByteTokenizer().decode(token_ids)
 
 
+@pytest.mark.parametrize("first", [b"", b"a", "日".encode()])
+@pytest.mark.parametrize("pieces", ["ff", "f0 9f", "20e6", "e6 97 a5 e6", "6162f0", "f09f a6", "99f0 9fa6 99ff"])
+def test_bytes_that_are_no_characters_are_decoded_in_short_pieces_too(first, pieces):
+    """A model may write nothing else: what is shown comes late by a few bytes, and no window grows with the text."""
+    tokens = [first, *[bytes.fromhex(piece) for piece in pieces.split()] * 120]
+    lengths, shown = [], ""
+
+    def decode(token_ids):
+        lengths.append(len(token_ids))
+        return b"".join(tokens[token_id] for token_id in token_ids).decode("utf-8", "replace")
+
+    detokenizer = Detokenizer(decode)
+    for token_id in range(len(tokens)):
+        shown += detokenizer.add(token_id)
+        known = b"".join(tokens[: token_id + 1]).decode("utf-8", "replace")
+        assert known.startswith(shown)
+        assert len(shown) >= len(known) - 3
+    assert shown + detokenizer.flush() == known
+    assert max(lengths) <= 2 * WINDOW
+    assert len(lengths) < 3 * len(tokens)
+
+
+def test_characters_of_several_tokens_of_a_real_tokenizer_are_shown_whole(smollm2):
+    """No U+FFFD on the way, for a family of three joined by invisible characters too [vllm-mlx#109]."""
+    text = "🦙é日本語 👩‍👩‍👧 a"
+    token_ids = smollm2.tokenizer.encode(text)
+    detokenizer = Detokenizer(smollm2.tokenizer.decode)
+    found = [detokenizer.add(token_id) for token_id in token_ids]
+    assert not any("\ufffd" in piece for piece in found)
+    assert "" in found, "no character took several tokens"
+    assert "".join(found) == smollm2.tokenizer.decode(token_ids) == text
+
+
 def test_a_tokenizer_that_treats_the_first_token_specially():
     """SentencePiece drops the space before the first word of what it decodes, wherever that is."""
     words = [" The", " llama", " is", " 🦙"]

@@ -73,6 +73,15 @@ def test_what_was_held_back_is_delivered_at_the_end(make_engine, max_tokens, exp
     assert "".join(pieces) == output.text == expected
 
 
+@pytest.mark.parametrize(("text", "end", "expected"), [("one EN!", ord("!"), "one EN"), ("a🦙", 0x9F, "a\ufffd")])
+def test_what_was_held_back_is_delivered_when_an_end_token_comes(make_engine, text, end, expected):
+    """The beginning of a stop string, and half a character; not the end token's own text."""
+    pieces, output = stream(spelled(make_engine(), text), max_tokens=20, stop="END", stop_token_ids=(end,))
+    assert (output.text, output.finish_reason) == (expected, "stop")
+    assert "".join(pieces) == expected
+    assert output.token_ids[-1] == end
+
+
 def test_what_was_held_back_is_delivered_on_abort(make_engine):
     engine = spelled(make_engine(), "one END")
     engine.add_request(PROMPT, SamplingParams(max_tokens=9, stop="END", ignore_eos=True), "A")

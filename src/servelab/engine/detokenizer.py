@@ -10,6 +10,8 @@ INCOMPLETE = "\ufffd"
 # Tokens that are decoded together at most, while characters are complete: decoding all of them for each new one
 # would make a long output cost the square of its length.
 WINDOW = 8
+# A character has 4 bytes at most, so that of what shows as U+FFFD no more than the last 3 can still become one.
+MOST_INCOMPLETE = 3
 
 
 class Detokenizer:
@@ -41,14 +43,16 @@ class Detokenizer:
         """
         self._window.append(token_id)
         known = self._decode(self._window)
-        certain = known.rstrip(INCOMPLETE)
-        text = certain[self._shown :]
-        self._shown = max(self._shown, len(certain))
-        if len(certain) == len(known):
+        certain = max(len(known.rstrip(INCOMPLETE)), len(known) - MOST_INCOMPLETE)
+        text = known[self._shown : certain]
+        self._shown = max(self._shown, certain)
+        if certain == len(known):
             if len(self._window) >= WINDOW:
                 self._window = self._window[self._boundary :]
                 self._shown = len(self._decode(self._window))
             self._boundary = len(self._window)
+        elif len(self._window) >= 2 * WINDOW:
+            self._shorten(known)
         return self._show(text, may_stop)
 
     def flush(self) -> str:
@@ -61,6 +65,18 @@ class Detokenizer:
         rest = self._stop.flush()
         self.text += rest
         return shown + rest
+
+    def _shorten(self, known: str) -> None:
+        """Let the window, whose decoding `known` ends in an incomplete character, begin where a later one begins.
+
+        That is where its two parts decode to the same as both together: a character that was cut would not.
+        """
+        held, stop = len(known) - self._shown, len(self._window) - WINDOW // 2
+        for start in range(stop, max(0, stop - WINDOW), -1):
+            rest = self._decode(self._window[start:])
+            if len(rest) >= held and self._decode(self._window[:start]) + rest == known:
+                self._window, self._boundary, self._shown = self._window[start:], 0, len(rest) - held
+                return
 
     def _show(self, text: str, may_stop: bool) -> str:
         if self._stop is not None and may_stop:
