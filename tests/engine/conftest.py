@@ -13,7 +13,7 @@ from servelab.engine.request import sample_id
 from servelab.model import ByteTokenizer, Model, skip_layers
 from servelab.model import toy_model as make_toy_model
 from servelab.model.network import Network
-from servelab.speculative import DraftHead, DraftModel, NGram, Speculation
+from servelab.speculative import Draft, DraftHead, DraftModel, NGram, Speculation
 from servelab.speculative.head import initial_network, save_head
 
 
@@ -166,3 +166,66 @@ def greedy(toy_model) -> Callable[[list[int], int], list[int]]:
         return output[:num_tokens]
 
     return generate
+
+
+class Script:
+    """Drafts what it was told to, for the tokens so far; writes down what it is told."""
+
+    k = 8
+
+    def __init__(self, continuation, probs=None):
+        self.continuation, self.probs = continuation, probs
+        self.calls, self.asked, self.computed = [], [], {}
+
+    def bytes_per_block(self, block_size):
+        return 0
+
+    def attach(self, num_blocks, block_size):
+        self.calls.append(("attach", num_blocks, block_size))
+
+    def begin(self, request_id, num_cached):
+        self.calls.append(("begin", request_id, num_cached))
+        self.computed[request_id] = num_cached
+
+    def propose(self, rows):
+        self.asked += [(row.request_id, len(row.token_ids), row.max_drafts, len(row.block_table)) for row in rows]
+        drafts = [self.continuation(list(row.token_ids), row.num_prompt_tokens)[: row.max_drafts] for row in rows]
+        return [Draft(draft, None if self.probs is None else self.probs[: len(draft)]) for draft in drafts]
+
+    def observe(self, rows):
+        for row in rows:
+            assert row.hidden.shape[0] == row.stop - row.start
+            assert len(row.token_ids) >= row.stop
+            assert self.computed[row.request_id] == row.start
+            self.computed[row.request_id] = row.stop
+
+    def num_computed(self, request_id):
+        return self.computed[request_id]
+
+    def copy_blocks(self, pairs):
+        self.calls.append(("copy", list(pairs)))
+
+    def fork(self, parent_id, child_id):
+        self.calls.append(("fork", parent_id, child_id))
+        self.computed[child_id] = self.computed[parent_id]
+
+    def forget(self, request_id):
+        self.calls.append(("forget", request_id))
+        self.computed.pop(request_id, None)
+
+
+@pytest.fixture
+def make_scripted(make_engine, monkeypatch, greedy):
+    """An engine whose draft is right, as far as `num_right` tokens, and wrong behind them."""
+
+    def make(num_right=8, k=8, **config):
+        def continuation(tokens, num_prompt):
+            rest = greedy(tokens[:num_prompt], len(tokens) - num_prompt + 8)[len(tokens) - num_prompt :]
+            return rest[:num_right] + [(token + 1) % 256 for token in rest[num_right:]]
+
+        script = Script(continuation)
+        script.k = k
+        monkeypatch.setattr("servelab.engine.speculator.make_proposer", lambda *_: script)
+        return make_engine(speculative=NGram(), **config), script
+
+    return make

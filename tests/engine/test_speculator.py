@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from servelab.cache import KVCacheManager
-from servelab.model import ByteTokenizer, skip_layers, toy_model
+from servelab.model import skip_layers, toy_model
 from servelab.sampling import SamplingParams
-from servelab.speculative import Draft, DraftModel, NGram
+from servelab.speculative import DraftModel, NGram
 from servelab.trace import Draft as DraftEvent
 from servelab.trace import Schedule, Trim, Verify, Wait
 
@@ -31,69 +31,6 @@ def events(engine, kind):
 
 def rows(engine):
     return [dict(event.rows) for event in events(engine, Schedule)]
-
-
-class Script:
-    """Drafts what it was told to, for the tokens so far; writes down what it is told."""
-
-    k = 8
-
-    def __init__(self, continuation, probs=None):
-        self.continuation, self.probs = continuation, probs
-        self.calls, self.asked, self.computed = [], [], {}
-
-    def bytes_per_block(self, block_size):
-        return 0
-
-    def attach(self, num_blocks, block_size):
-        self.calls.append(("attach", num_blocks, block_size))
-
-    def begin(self, request_id, num_cached):
-        self.calls.append(("begin", request_id, num_cached))
-        self.computed[request_id] = num_cached
-
-    def propose(self, rows):
-        self.asked += [(row.request_id, len(row.token_ids), row.max_drafts, len(row.block_table)) for row in rows]
-        drafts = [self.continuation(list(row.token_ids), row.num_prompt_tokens)[: row.max_drafts] for row in rows]
-        return [Draft(draft, None if self.probs is None else self.probs[: len(draft)]) for draft in drafts]
-
-    def observe(self, rows):
-        for row in rows:
-            assert row.hidden.shape[0] == row.stop - row.start
-            assert len(row.token_ids) >= row.stop
-            assert self.computed[row.request_id] == row.start
-            self.computed[row.request_id] = row.stop
-
-    def num_computed(self, request_id):
-        return self.computed[request_id]
-
-    def copy_blocks(self, pairs):
-        self.calls.append(("copy", list(pairs)))
-
-    def fork(self, parent_id, child_id):
-        self.calls.append(("fork", parent_id, child_id))
-        self.computed[child_id] = self.computed[parent_id]
-
-    def forget(self, request_id):
-        self.calls.append(("forget", request_id))
-        self.computed.pop(request_id, None)
-
-
-@pytest.fixture
-def make_scripted(make_engine, monkeypatch, greedy):
-    """An engine whose draft is right, as far as `num_right` tokens, and wrong behind them."""
-
-    def make(num_right=8, k=8, **config):
-        def continuation(tokens, num_prompt):
-            rest = greedy(tokens[:num_prompt], len(tokens) - num_prompt + 8)[len(tokens) - num_prompt :]
-            return rest[:num_right] + [(token + 1) % 256 for token in rest[num_right:]]
-
-        script = Script(continuation)
-        script.k = k
-        monkeypatch.setattr("servelab.engine.speculator.make_proposer", lambda *_: script)
-        return make_engine(speculative=NGram(), **config), script
-
-    return make
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -123,76 +60,6 @@ def test_what_is_accepted_is_emitted_in_the_same_step(make_scripted, greedy, num
     request = engine._requests["A"]
     assert request.num_uncomputed_tokens == 1
     assert request.num_tokens == 5 + 2 + num_right
-
-
-@pytest.mark.parametrize("ends", [0, 1, 2, 3])
-def test_a_draft_that_contains_the_end_token(make_scripted, drain, greedy, ends):
-    """The output ends at it, as without speculation, and what was accepted behind it is dropped
-    [transformers#47912]."""
-    expected = greedy(PROMPT, 12)
-    end = expected[ends]
-    length = expected.index(end) + 1
-    engine, _ = make_scripted()
-    engine.add_request(PROMPT, SamplingParams(max_tokens=12, ignore_eos=True, stop_token_ids=(end,)), "A")
-    output = drain(engine)["A"]
-    assert (output.token_ids, output.finish_reason) == (expected[:length], "stop")
-    assert output.text == engine.model.tokenizer.decode(expected[: length - 1])
-    for state in engine.trace.states("computed"):
-        assert state.requests[0].num_computed_tokens <= state.requests[0].num_tokens
-
-
-def test_a_draft_that_contains_the_models_own_end_token(make_scripted, drain, greedy, monkeypatch):
-    """As without speculation: it ends the output, and with `ignore_eos` it is a token like others
-    [transformers#47912]."""
-    expected = greedy(PROMPT, 12)
-    end = expected[2]
-    length = expected.index(end) + 1
-    monkeypatch.setattr(ByteTokenizer, "eos_token_ids", (end,))
-    engine, _ = make_scripted()
-    engine.add_request(PROMPT, SamplingParams(max_tokens=12), "ends")
-    engine.add_request(PROMPT, until(12), "goes on")
-    outputs = drain(engine)
-    assert (outputs["ends"].token_ids, outputs["ends"].finish_reason) == (expected[:length], "stop")
-    assert outputs["ends"].text == engine.model.tokenizer.decode(expected[: length - 1])
-    assert (outputs["goes on"].token_ids, outputs["goes on"].finish_reason) == (expected, "length")
-    assert {event.request for event in events(engine, DraftEvent) if end in event.token_ids} == {0, 1}
-
-
-def test_a_stop_string_within_an_accepted_draft(make_scripted, drain, greedy):
-    engine, _ = make_scripted()
-    text = engine.model.tokenizer.decode(greedy(PROMPT, 12))
-    place = next(i for i in range(3, len(text)) if text[i].isascii() and text[i] not in text[:i])
-    engine.add_request(PROMPT, until(12, stop=text[place]), "A")
-    output = drain(engine)["A"]
-    assert (output.text, output.finish_reason) == (text[:place], "stop")
-    assert output.token_ids == greedy(PROMPT, len(output.token_ids))
-
-
-@pytest.mark.parametrize("start", range(4))
-def test_no_part_of_a_stop_string_within_a_draft_is_sent(make_scripted, greedy, start):
-    """Three characters over three tokens of one draft of eight, all of them right [vllm#3574]."""
-    prompt, text, place = readable(greedy, start)
-    engine, _ = make_scripted()
-    engine.add_request(prompt, until(20, stop=text[place : place + 3]), "A")
-    pieces, outputs = [], []
-    while engine.has_unfinished():
-        outputs += engine.step()
-        pieces.append(outputs[-1].delta_text)
-    assert "".join(pieces) == outputs[-1].text == text[:place]
-    assert outputs[-1].finish_reason == "stop"
-    assert any(len(output.delta_token_ids) >= 3 for output in outputs)
-
-
-def readable(greedy, start):
-    """A prompt, its greedy text, and where three ASCII characters stand in it for the first time, from `start` on."""
-    for token in range(250):
-        prompt = [token] * 4
-        text = ByteTokenizer().decode(greedy(prompt, 12))
-        for place in range(start + 1, len(text) - 2):
-            stop = text[place : place + 3]
-            if stop.isascii() and text.isprintable() and text.find(stop) == place:
-                return prompt, text, place
-    raise AssertionError("no greedy output is readable")
 
 
 @pytest.mark.parametrize("kv_cache", ["paged", "contiguous"])
