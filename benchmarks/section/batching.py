@@ -1,6 +1,6 @@
 """Continuous against static batching on requests of mixed lengths, all of them waiting from the start.
 
-Two mixes. "one in 8 is long": answers of 8 to 32 tokens, and a few of 384 to 512, as a chat has them. "lognormal": the
+Two mixes. "one in 16 is long": answers of 8 to 32 tokens, and a few of 384 to 512, as a chat has them. "lognormal": the
 committed workload at a mean of 80 tokens, where prompts are half of the work and alike for both. A
 static batch waits for its longest request; the engine computes live rows only, so a thin step is cheaper than a full
 one, and static batching is not made to look worse than it is.
@@ -18,7 +18,7 @@ from servelab.sampling import SamplingParams
 
 SEATS = 16
 BAR = 2.0
-HELD_AGAINST = "one in 8 is long"
+HELD_AGAINST = "one in 16 is long"
 
 
 def run(bench: Bench, mixes: dict[str, list[RequestLength]] | None = None) -> Result:
@@ -44,9 +44,9 @@ def run(bench: Bench, mixes: dict[str, list[RequestLength]] | None = None) -> Re
 def default_mixes(num_requests: int) -> dict[str, list[RequestLength]]:
     """Name -> lengths in order of arrival, the same on every machine."""
     rng = random.Random(0)
-    outputs = [rng.randint(384, 512) if number % 8 == 3 else rng.randint(8, 32) for number in range(num_requests)]
+    outputs = [rng.randint(384, 512) if number % 16 == 3 else rng.randint(8, 32) for number in range(num_requests)]
     return {
-        HELD_AGAINST: [RequestLength(rng.randint(16, 64), output_tokens) for output_tokens in outputs],
+        HELD_AGAINST: [RequestLength(rng.randint(8, 32), output_tokens) for output_tokens in outputs],
         "lognormal": workload(num_requests, mean_tokens=80, max_tokens=512),
     }
 

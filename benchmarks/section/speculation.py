@@ -22,7 +22,7 @@ PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 OUTPUT_TOKENS = 96
 PLAIN = "plain"
-BARS = {("ordinary", "draft head"): 1.3, ("ngram_tasks", "n-gram"): 2.0}
+BARS = {("ordinary", "draft head"): 1.3, ("ngram_tasks", "n-gram, adaptive"): 2.0}
 
 Makers = dict[str, Callable[[Model], Speculation]]
 

@@ -62,7 +62,7 @@ def test_mixes_are_the_same_everywhere():
     mixes = batching.default_mixes(96)
     assert mixes == batching.default_mixes(96)
     outputs = [length.output_tokens for length in mixes[HELD_AGAINST]]
-    assert sum(count >= 384 for count in outputs) == 12
+    assert sum(count >= 384 for count in outputs) == 6
     assert max(count for count in outputs if count < 384) <= 32
 
 
