@@ -197,11 +197,12 @@ sizes = [1, 4, 8, 16, 32, 64]
 passes = [{b: decode_s(b, 8) for b in sizes} for _ in range(2)]  # two passes: other programs disturb one of them less
 step_s = {b: min(one[b] for one in passes) for b in sizes}  # 8 prompt tokens and a few output tokens: about 10 each
 rate = {b: b / step_s[b] for b in sizes}  # output tokens a second
-mine, width = Roofline(measured_matmul_flops(), measured_bandwidth(), machine()), model.dtype.itemsize
-intensity = {b: arithmetic_intensity(spec, b, 10, width, width) for b in sizes}
+mine = Roofline(measured_matmul_flops(), measured_bandwidth(), machine())
+held, width = model.weight_bytes / model.num_parameters, model.dtype.itemsize  # bytes: a weight, a number in the cache
+intensity = {b: arithmetic_intensity(spec, b, 10, held, width) for b in sizes}
 points = {str(b): (intensity[b], decode_step_flops(spec, b, 10) / step_s[b]) for b in (1, 8, 32)}
 flops = prefill_flops(spec, 256)
-points["prefill"] = (flops / prefill_bytes(spec, 256, width, width), flops / without[256])
+points["prefill"] = (flops / prefill_bytes(spec, 256, held, width), flops / without[256])
 
 # %% id="batch-reveal"
 reveal(
@@ -395,7 +396,7 @@ for T in (128, 1024, 4096):
 # The second part tests another one: **"the KV cache is always larger than the weights"**.
 
 # %% id="misconception-run"
-flops, size = decode_step_flops(spec, 1, 10), decode_step_bytes(spec, 1, 10, width, width)
+flops, size = decode_step_flops(spec, 1, 10), decode_step_bytes(spec, 1, 10, held, width)
 more = decode_step_flops(spec, 4, 10) / flops
 print(f"{more:.1f} times the FLOPs in a step: {step_s[4] / step_s[1]:.2f} times as long, on {machine()}")
 print(f"One request uses {flops / step_s[1] / mine.flops_per_s:.1%} of this machine's FLOP/s "
@@ -405,9 +406,9 @@ ratio = decode_step_seconds(llama, one) / decode_step_seconds(llama, other)
 print(f"H200 against H100: {other.roofline().flops_per_s / one.roofline().flops_per_s:.2f} times the FLOP/s, "
       f"{other.bandwidth_bytes_per_s / one.bandwidth_bytes_per_s:.2f} times the bandwidth; "
       f"calculated: {ratio:.2f} times the output tokens a second")
-stored, weights = 256 * engine.storage.bytes_per_token(), model.num_parameters * width
+stored, weights = 256 * engine.storage.bytes_per_token(), model.weight_bytes
 print(f"\n256 tokens in the cache: {stored / 1e6:.1f} MB. The weights: {weights / 1e6:.0f} MB. "
-      f"The cache is {stored / weights:.1%} of them, with {width} bytes a number in both.")
+      f"The cache is {stored / weights:.1%} of them, with {held:.0f} bytes a weight and {width} a number in the cache.")
 
 # %% [markdown] id="self-tests"
 # Is your step less than 4 times as long? Then arithmetic alone was not the limit. Compare the two shares: the larger one

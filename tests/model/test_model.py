@@ -96,6 +96,16 @@ def test_logits_of_nothing_are_refused(toy_model):
         toy_model.logits([])
 
 
+@pytest.mark.parametrize("name", ["llama", "llama tied"])
+def test_the_bytes_of_the_weights_are_those_that_a_step_reads(hf_folder, name):
+    """An embedding table of its own is looked up, not read; a tied one is the output projection too."""
+    model = load_model(hf_folder(name)[0], dtype=torch.float32, device="cpu")
+    held = {weight.data_ptr(): weight.nbytes for weight in model.network.parameters()}
+    if name == "llama":
+        del held[model.network.get_parameter("embedding.weight").data_ptr()]
+    assert model.weight_bytes == sum(held.values())
+
+
 def test_properties_follow_the_weights(hf_folder):
     model = load_model(hf_folder("qwen2")[0], dtype=torch.bfloat16, device="cpu")
     assert (model.dtype, model.device.type) == (torch.bfloat16, "cpu")

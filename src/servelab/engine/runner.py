@@ -28,8 +28,7 @@ class Forward:
 class Runner:
     """Holds what stays the same between steps: the model, the tensors of the cache, and its tables.
 
-    attention: the algorithm, as `EngineConfig` names it. weight_bytes: what each pass reads of the weights, as they
-    are held; of an embedding table of its own a pass reads a few rows, which do not count.
+    attention: the algorithm, as `EngineConfig` names it. weight_bytes: what each pass reads of the weights.
     """
 
     def __init__(self, model: Model, storage: KVStorage, cache: CacheManager, attention: str = "auto") -> None:
@@ -37,9 +36,7 @@ class Runner:
         self.storage = storage
         self.cache = cache
         self.attention = attention
-        parameters = model.network.named_parameters()
-        untied = () if model.config.tie_word_embeddings else ("embedding.weight",)
-        self.weight_bytes = sum(weight.nbytes for name, weight in parameters if name not in untied)
+        self.weight_bytes = model.weight_bytes
 
     def run(self, rows: Sequence[Row], drafts: Sequence[Sequence[int]] = ()) -> Forward:
         """Compute the rows and the draft tokens behind them: write their keys and values, return states and logits.

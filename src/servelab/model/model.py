@@ -39,6 +39,15 @@ class Model:
         return self.config.num_parameters
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights that a step reads, as they are held here: packed, often in 16 bit.
+
+        Of an embedding table of its own a step reads a few rows, which do not count.
+        """
+        untied = () if self.config.tie_word_embeddings else ("embedding.weight",)
+        return sum(weight.nbytes for name, weight in self.network.named_parameters() if name not in untied)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that the KV cache keeps for one token in the model's dtype: K and V, all layers."""
         return kv_cache_bytes_per_token(self.spec, self.dtype.itemsize)
