@@ -117,10 +117,10 @@ def test_speculation(toy_bench):
 
 
 def test_the_targets_of_speculation_are_held_at_one_request(toy_bench, monkeypatch):
-    makers = {"ngram_tasks": {"n-gram": lambda model: NGram(k=2)}}
+    makers = {"ngram_tasks": {"n-gram, adaptive": lambda model: NGram(k=2)}}
     monkeypatch.setattr(speculation, "read_prompts", lambda model, text: [[1, 2, 3, 1, 2]] * 4)
     result = speculation.run(toy_bench, makers, batch_sizes=(1, 2), output_tokens=4)
-    assert [target.name for target in result.targets] == ["n-gram on ngram_tasks text, 1 request"]
+    assert [target.name for target in result.targets] == ["n-gram, adaptive on ngram_tasks text, 1 request"]
 
 
 @pytest.mark.parametrize("text", ["ordinary", "ngram_tasks"])
