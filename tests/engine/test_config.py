@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from servelab.cache import KVScales
-from servelab.engine import EngineConfig
+from servelab.engine import Engine, EngineConfig
 from servelab.speculative import NGram
 
 SCALES = KVScales(torch.ones(2, 2), torch.ones(2, 2))
@@ -69,7 +69,21 @@ def test_options_have_their_types(options, message):
         EngineConfig(**options)
 
 
-def test_all_that_can_be_switched():
-    EngineConfig(
-        prefix_caching=False, kv_cache_dtype="fp8_e4m3", kv_scales=SCALES, attention="naive", speculative=NGram()
+def test_all_that_can_be_switched(toy_model):
+    """An engine takes every switch at once, and holds to it."""
+    scales = KVScales(torch.full((2, 2), 0.5), torch.full((2, 2), 0.25))
+    config = EngineConfig(
+        num_blocks=8,
+        prefix_caching=False,
+        kv_cache_dtype="fp8_e4m3",
+        kv_scales=scales,
+        attention="naive",
+        speculative=NGram(k=3),
     )
+    engine = Engine(toy_model, config)
+    assert not engine.cache.prefix_caching
+    assert (engine.storage.format, engine.storage.dtype) == ("fp8_e4m3", torch.uint8)
+    assert engine.storage.key_scales(1).tolist() == [0.5, 0.5]
+    assert engine.storage.value_scales(0).tolist() == [0.25, 0.25]
+    assert engine.runner.attention == "naive"
+    assert engine.speculator.max_drafts == 3

@@ -267,8 +267,9 @@ def test_what_is_no_draft_and_no_distribution_is_refused(change, message):
 
 @pytest.mark.parametrize("error", [1e-4, -1e-4])
 def test_sums_may_be_off_by_rounding(error):
-    run([[1]], [[Q]], [[[0.5, 0.3, 0.2 + error], P]], [[0.5, 0.5]])
-    run([[1]], [[[0.2, 0.7, 0.1 + error]]], [[P, P]], [[0.5, 0.5]])
+    """Token 1 is rejected (0.3 / 0.7 is below 0.5), and 0.5 draws token 0 of the residual (0.75, 0, 0.25)."""
+    assert run([[1]], [[Q]], [[[0.5, 0.3, 0.2 + error], P]], [[0.5, 0.5]]) == ([[0, -1]], [0])
+    assert run([[1]], [[[0.2, 0.7, 0.1 + error]]], [[P, P]], [[0.5, 0.5]]) == ([[0, -1]], [0])
 
 
 def test_every_request_is_checked_in_the_places_that_count():

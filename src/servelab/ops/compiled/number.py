@@ -170,11 +170,11 @@ def write_vector(kind: Any, source: Any, scale: Any, D: Any, address: Any) -> No
     elif kind == E4M3:
         codes = carray(as_bytes(address), D)
         for d in range(D):
-            codes[d] = narrow_e4m3(np.float32(clamp(x[d] / scale, E4M3_MAX)).view(np.uint32))
+            codes[d] = narrow_float8(np.float32(clamp(x[d] / scale, E4M3_MAX)).view(np.uint32), 7, 3)
     else:
         codes = carray(as_bytes(address), D)
         for d in range(D):
-            codes[d] = narrow_e5m2(np.float32(clamp(x[d] / scale, E5M2_MAX)).view(np.uint32))
+            codes[d] = narrow_float8(np.float32(clamp(x[d] / scale, E5M2_MAX)).view(np.uint32), 15, 2)
 
 
 @njit(fastmath=FAST_MATH)
@@ -245,23 +245,13 @@ def narrow_half(bits: Any) -> Any:
 
 
 @njit(fastmath=FAST_MATH)
-def narrow_e4m3(bits: Any) -> Any:
-    """E4M3's bits of a float32's bits within +-448."""
+def narrow_float8(bits: Any, bias: Any, mantissa: Any) -> Any:
+    """An FP8's bits of a float32's bits within the format's range. E4M3 has bias 7 and 3 bits, E5M2 15 and 2."""
     magnitude = np.uint32(bits & MAGNITUDE)
     sign = np.uint32(np.uint32(bits & SIGN) >> np.uint32(24))
     if magnitude > INFINITY:
         return np.uint8(sign | np.uint32(0x7F))
-    return np.uint8(sign | narrow(magnitude, np.uint32(7), np.uint32(3)))
-
-
-@njit(fastmath=FAST_MATH)
-def narrow_e5m2(bits: Any) -> Any:
-    """E5M2's bits of a float32's bits within +-57,344."""
-    magnitude = np.uint32(bits & MAGNITUDE)
-    sign = np.uint32(np.uint32(bits & SIGN) >> np.uint32(24))
-    if magnitude > INFINITY:
-        return np.uint8(sign | np.uint32(0x7F))
-    return np.uint8(sign | narrow(magnitude, np.uint32(15), np.uint32(2)))
+    return np.uint8(sign | narrow(magnitude, np.uint32(bias), np.uint32(mantissa)))
 
 
 @njit(fastmath=FAST_MATH)
