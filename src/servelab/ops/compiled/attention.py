@@ -297,9 +297,7 @@ def attend_range(
             read_vector(kind, layer.keys + place, scale, D, wide_k + 4 * i * width)
             scale = read_scale(kind, layer.value_scales + scale_place)
             read_vector(kind, layer.values + place, scale, D, wide_v + 4 * i * width)
-        for i in range(keys, TILE):  # slots that nobody has written yet: zeros, which the mask leaves out
-            lines[i] = wide_k + 4 * i * width
-            carray(as_floats(wide_k + 4 * i * width), width)[:] = np.float32(0.0)
+        # Behind the last key, rows of an earlier tile may be left: `weigh` overwrites whatever score they give.
         for d in range(0, D, 8):
             for i in range(0, TILE, 8):
                 transpose_8x8(addresses + 8 * i, 4 * d, turned + 4 * (d * TILE + i), 4 * TILE)
