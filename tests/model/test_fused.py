@@ -153,6 +153,41 @@ def test_the_naive_algorithm_is_computed_operator_by_operator(toy_model, passes,
     assert len(passes) == (1 if algorithm == "naive" else 2)
 
 
+@pytest.mark.parametrize("format", ["auto", "int8"])
+def test_heads_taken_together_or_one_by_one_give_the_same_bits(toy_model, monkeypatch, format):
+    """Only who computes what changes with how many there are."""
+    step = Step(toy_model, format=format)
+    found = []
+    plan = pytest.importorskip("servelab.ops.compiled.plan")
+    for bundles in (0, 10**9):
+        monkeypatch.setattr(plan, "BUNDLES", bundles)
+        found.append(step.run())
+    assert torch.equal(*found)
+
+
+def test_the_cache_may_be_another_one(toy_model):
+    """Where its layers lie is looked up once a storage, and not kept for the next one."""
+    first, second = Step(toy_model), Step(toy_model, seed=1)
+    expected = second.run()
+    first.run()
+    assert torch.equal(second.run(), expected)
+    first.storage, first.tables = second.storage, second.tables
+    assert torch.equal(first.run(), expected)
+
+
+def test_a_hook_that_comes_later_is_seen(toy_model, passes):
+    model = copy.deepcopy(toy_model)
+    step = Step(model)
+    step.run()
+    seen = []
+    hook = model.network.layers[0].attention.qkv.register_forward_pre_hook(lambda *arguments: seen.append(1))
+    step.run()
+    assert len(seen) == 1
+    hook.remove()
+    step.run()
+    assert passes == [2, 2]
+
+
 def test_the_input_is_left_as_it_is(toy_model):
     step = Step(toy_model)
     first = step.run()

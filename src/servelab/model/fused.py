@@ -20,7 +20,10 @@ class FusedLayers:
     def __init__(self, layers: nn.ModuleList) -> None:
         self.layers = layers
         self.built: list[Any] = []
-        self.modules: list[nn.Module] = []
+        self.places: list[tuple[dict[str, Any], str]] = []  # where each module of a layer is looked up
+        self.modules: list[Any] = []  # what was found there
+        self.hooks: list[Any] = []  # of all modules, as their dicts
+        self.holders: list[dict[str, Any]] = []  # the dicts that hold the weights
         self.addresses: list[int] = []
         self.weights: ctypes.Array[LayerWeights] | None = None
 
@@ -42,17 +45,26 @@ class FusedLayers:
 
     def is_packed(self) -> bool:
         """Whether all weights lie as the compiled pass reads them. Looks up where, unless they lie where they lay."""
-        if self.built != list(self.layers):
-            self.built = list(self.layers)
-            self.modules = [module for layer in self.built for module in layer.modules()]
-            self.addresses = []
-        if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
+        if self.built != list(self.layers) or [held[name] for held, name in self.places] != self.modules:
+            self.find()
+        if any(self.hooks):
             return False
-        addresses = [address_of(module) for layer in self.built for module in weighted_modules(layer)]
+        addresses = [held["weight"].data_ptr() for held in self.holders]
         if addresses != self.addresses:
             self.addresses = addresses
             self.weights = self.look_up()
         return self.weights is not None
+
+    def find(self) -> None:
+        """Note all modules, so that a pass sees in a few microseconds that they are still the same."""
+        self.built = list(self.layers)
+        every = [module for layer in self.built for module in layer.modules()]
+        self.places = [(module._modules, name) for module in every for name in module._modules]
+        self.modules = [held[name] for held, name in self.places]
+        self.hooks = [hooks for module in every for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        weighted = [module for layer in self.built for module in weighted_modules(layer) if module is not None]
+        self.holders = [module._parameters for module in weighted]
+        self.addresses = []
 
     def look_up(self) -> ctypes.Array[LayerWeights] | None:
         """The weights of all layers, or None where one is of another kind than the kernels read."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 PANEL = 16
+FEW = 8  # rows that are looked up one by one
 PIECE = 16 * PANEL  # rows that are packed at a time
 
 
@@ -58,8 +59,16 @@ def from_panels(panels: Tensor, num_rows: int) -> Tensor:
     return rows.reshape(-1, K)[:num_rows].float()
 
 
+def column(row: int, dtype: torch.dtype) -> int:
+    """Where a row of the weight stands within its panel."""
+    place = row % PANEL
+    return place % (PANEL // 2) * 2 + place // (PANEL // 2) if dtype == torch.bfloat16 else place
+
+
 def panel_rows(panels: Tensor, rows: Tensor) -> Tensor:
     """Rows [R, K] of the weight in float32. rows: [R] int64; a negative one, or one past the end, is not checked."""
+    if len(rows) <= FEW:  # indexing by a tensor takes longer than these
+        return torch.stack([panels[row // PANEL, :, column(row, panels.dtype)] for row in rows.tolist()]).float()
     place = rows % PANEL
     if panels.dtype == torch.bfloat16:
         place = place % (PANEL // 2) * 2 + place // (PANEL // 2)

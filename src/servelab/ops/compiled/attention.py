@@ -55,13 +55,16 @@ sum_of_tile = make_fold(TILE // 8, sum_up=True)
 
 
 class Plan(ctypes.Structure):
-    """What is the same for all layers of a step: numbers, and addresses of int64 arrays with one number a sequence."""
+    """What is the same for all layers of a step: numbers, and addresses of int64 arrays with one number a sequence.
+
+    bundle: items that a thread takes together, one or those of all KV heads.
+    """
 
     _fields_ = [
         (name, ctypes.c_int64)
         for name in (
             *("heads", "kv_heads", "head_dim", "width", "tokens", "sequences", "kind", "block_size", "block_tokens"),
-            *("items", "slots", "first_rows", "query_lengths", "contexts", "tables", "bases", "first_items"),
+            *("bundle", "items", "slots", "first_rows", "query_lengths", "contexts", "tables", "bases", "first_items"),
             *("first_parts", "parts", "has_parts", "scratch", "scratch_bytes", "barrier"),
         )
     ]
@@ -119,12 +122,13 @@ def attend_items(counters: Any, place: Any, layer: Any, plan: Any, scratch: Any)
     first_items = carray(as_integers(plan.first_items), plan.sequences + 1)
     sequence = 0
     while True:
-        item = take_next(counters, place)
-        if item >= plan.items:
+        first = take_next(counters, place) * plan.bundle
+        if first >= plan.items:
             break
-        while item >= first_items[sequence + 1]:
+        while first >= first_items[sequence + 1]:
             sequence += 1
-        attend_item(layer, plan, scratch, sequence, item - first_items[sequence])
+        for item in range(first, first + plan.bundle):
+            attend_item(layer, plan, scratch, sequence, item - first_items[sequence])
 
 
 @njit(fastmath=FAST_MATH)

@@ -17,7 +17,7 @@ from numba.np.numpy_support import carray
 from torch import Tensor
 
 from servelab.ops.compiled import team
-from servelab.ops.compiled.attention import Layer, as_layer, as_plan, attend_items, merge_items, write_token
+from servelab.ops.compiled.attention import as_layer, as_plan, attend_items, merge_items, write_token
 from servelab.ops.compiled.kernel import FAST_MATH, Kernel
 from servelab.ops.compiled.linear import PARALLEL_PRODUCTS, multiply_panels
 from servelab.ops.compiled.plan import PagedRead
@@ -195,10 +195,8 @@ def run_layers(
     projected = normed + 4 * T * E
     attended = gated = projected + 4 * widest  # what was attended has been projected when the first row is gated
     layers = len(weights)
-    attention = (Layer * layers)()
     k, v = projected + 4 * H * D, projected + 4 * (H + G) * D
-    for place, index in enumerate(indices):
-        attention[place] = read.layer(index, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
+    attention = read.layers(indices, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
     counters = (ctypes.c_int64 * (loops_of_layer.py_func(T) * layers + 1))()
     step = Pass(
         *(ctypes.addressof(counters), layers, ctypes.addressof(weights), ctypes.addressof(attention)),

@@ -2,8 +2,12 @@
 
 import ctypes
 from array import array
+from collections.abc import Sequence
 from itertools import accumulate, chain
+from weakref import WeakKeyDictionary
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,8 +19,14 @@ from servelab.ops.compiled.part import part_floats
 
 # Query rows of an item of work: their vectors, sums and those of a range stay in the second-level cache.
 BLOCK_ROWS = 96
+# With as many for each thread, one takes the KV heads of a range together: a slot's numbers come from memory once.
+BUNDLES = 4
 # Products of query and key numbers for which a second thread pays.
 PARALLEL_PRODUCTS = 32 * 1024
+
+FIELDS = [field[0] for field in Layer._fields_]
+# Of each storage: the layers, where the first one's keys lie, and all their places.
+PLACES: "WeakKeyDictionary[KVView, tuple[tuple[int, ...], int, npt.NDArray[np.int64]]]" = WeakKeyDictionary()
 
 
 class PagedRead:
@@ -76,6 +86,7 @@ class PagedRead:
             kind=format_index(self.storage),
             block_size=batch.block_size if batch.starts is None else max(batch.context_lengths),
             block_tokens=block_tokens,
+            bundle=G if sum(items) >= BUNDLES * G * threads else 1,
             items=sum(items),
             parts=self.scratch.data_ptr() + 4 * threads * room,
             has_parts=int(num_parts > 0),
@@ -87,22 +98,16 @@ class PagedRead:
             setattr(self.plan, name, address)
             address += 8 * len(column)
 
-    def layer(self, index: int, q: int, k: int, v: int, strides: tuple[int, int, int], out: int) -> Layer:
-        """What one layer reads and writes. q, k, v, out: addresses of float32; strides: bytes a row of q, k and v."""
-        keys, values = self.storage.keys(index), self.storage.values(index)
-        _, slot_stride, head_stride, _ = keys.stride()
-        width = keys.element_size()
-        layer = Layer(
-            *(0, 0, 0, 0, ctypes.addressof(self.plan), q, strides[0], k, strides[1], v, strides[2], out),
-            *(keys.data_ptr(), values.data_ptr(), slot_stride * width, head_stride * width),
-        )
-        key_scales, value_scales = self.storage.key_scales(index), self.storage.value_scales(index)
-        if key_scales is not None and value_scales is not None:
-            width = key_scales.element_size()
-            layer.key_scales, layer.value_scales = key_scales.data_ptr(), value_scales.data_ptr()
-            layer.scale_head_stride = key_scales.stride(-1) * width
-            layer.scale_slot_stride = key_scales.stride(-2) * width if key_scales.dim() > 1 else 0
-        return layer
+    def layers(
+        self, indices: Sequence[int], q: int, k: int, v: int, strides: tuple[int, int, int], out: int
+    ) -> ctypes.Array[Layer]:
+        """What each layer reads and writes. q, k, v, out: addresses of float32; strides: bytes a row of q, k and v."""
+        places = np.array(layer_places(self.storage, tuple(indices)))  # a copy
+        row = as_numbers(Layer(plan=ctypes.addressof(self.plan), q=q, k=k, v=v, out=out))
+        places[:, row != 0] = row[row != 0]
+        for name, stride in zip(("q_stride", "k_stride", "v_stride"), strides, strict=True):
+            places[:, FIELDS.index(name)] = stride
+        return (Layer * len(indices)).from_buffer(places.data)
 
     def __call__(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `servelab.ops.attention.Attention`."""
@@ -114,9 +119,41 @@ class PagedRead:
         q, k, v = as_rows(q), as_rows(k), as_rows(v)
         out = torch.empty(T, H, D)
         strides = (q.stride(0) * 4, k.stride(0) * 4, v.stride(0) * 4)
-        layer = self.layer(index, q.data_ptr(), k.data_ptr(), v.data_ptr(), strides, out.data_ptr())
-        team.run(ATTEND, layer, threads)
+        layers = self.layers([index], q.data_ptr(), k.data_ptr(), v.data_ptr(), strides, out.data_ptr())
+        team.run(ATTEND, layers[0], threads)
         return out if dtype == torch.float32 else out.to(dtype)
+
+
+def layer_places(storage: KVView, indices: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Where the keys and values of layers lie, as `Layer` structures [L, fields]: looked up once for a storage."""
+    first = storage.keys(indices[0]).data_ptr()
+    kept = PLACES.get(storage)
+    if kept is None or kept[:2] != (indices, first):
+        kept = PLACES[storage] = (indices, first, np.stack([layer_place(storage, index) for index in indices]))
+    return kept[2]
+
+
+def layer_place(storage: KVView, index: int) -> npt.NDArray[np.int64]:
+    keys, values = storage.keys(index), storage.values(index)
+    width = keys.element_size()
+    layer = Layer(
+        keys=keys.data_ptr(),
+        values=values.data_ptr(),
+        slot_stride=keys.stride(1) * width,
+        head_stride=keys.stride(2) * width,
+    )
+    key_scales, value_scales = storage.key_scales(index), storage.value_scales(index)
+    if key_scales is not None and value_scales is not None:
+        width = key_scales.element_size()
+        layer.key_scales, layer.value_scales = key_scales.data_ptr(), value_scales.data_ptr()
+        layer.scale_head_stride = key_scales.stride(-1) * width
+        layer.scale_slot_stride = key_scales.stride(-2) * width if key_scales.dim() > 1 else 0
+    return as_numbers(layer)
+
+
+def as_numbers(layer: Layer) -> npt.NDArray[np.int64]:
+    """The fields of a layer, a copy."""
+    return np.frombuffer(bytes(layer), np.int64)
 
 
 def as_rows(x: Tensor) -> Tensor:
