@@ -7,6 +7,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from servelab.model import ModelUnavailable, UnsupportedModel, load_model
+from servelab.ops import backend
 
 NAME = "someone/small"
 
@@ -136,3 +137,17 @@ def test_what_is_no_name_is_refused(name):
 def test_a_dtype_or_a_device_that_cannot_be_is_refused_before_anything_is_read(options, message):
     with pytest.raises(ValueError, match=message):
         load_model("no/such-model", **options)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_kernels_are_compiled_when_a_model_is_loaded(hf_folder, monkeypatch, capsys, is_kept):
+    """With a bar where it takes long, so that the first request does not wait for it."""
+    kernel = pytest.importorskip("servelab.ops.compiled.kernel")
+    if not backend.use_compiled():
+        pytest.skip("no compiled kernels here")
+    monkeypatch.setattr(kernel.Kernel, "is_kept", is_kept)
+    load_model(hf_folder("llama")[0], dtype=torch.float32, device="cpu")
+    assert all("address" in vars(kernel) for kernel in backend.kernels_of_a_step())
+    assert ("Compiling for this processor" in capsys.readouterr().err) is not is_kept
+    monkeypatch.setattr(backend, "choice", "plain")
+    assert backend.kernels_of_a_step() == []

@@ -14,9 +14,10 @@ from servelab.device import best_device, best_dtype
 from servelab.model.catalog import DEFAULT_MODEL, MODELS, WHEELS, ModelUnavailable
 from servelab.model.config import ModelConfig
 from servelab.model.model import Model
-from servelab.model.prepare import prepare_model
+from servelab.model.prepare import bar, prepare_model
 from servelab.model.tokenizer import PretrainedTokenizer
 from servelab.model.weights import load_network
+from servelab.ops.backend import kernels_of_a_step
 from servelab.translation import _
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -50,8 +51,20 @@ def load_model(
     config = read_config(folder)
     network = load_network(folder, config, dtype or best_dtype(device.type), device)
     tokenizer = PretrainedTokenizer(folder, config.eos_token_ids)
+    if network.head.form == "panels":
+        compile_kernels(progress)
     return_freed_memory()
     return Model(name, config, network, tokenizer)
+
+
+def compile_kernels(progress: bool) -> None:
+    """Compile what each step runs, once a machine; later this finds it again. Else the first request would wait."""
+    kernels = kernels_of_a_step()
+    at_hand = all(kernel.is_kept for kernel in kernels)
+    with bar(_("Compiling for this processor"), len(kernels), progress and not at_hand, unit=" kernels") as shown:
+        for kernel in kernels:
+            _address = kernel.address
+            shown.update()
 
 
 def return_freed_memory() -> None:

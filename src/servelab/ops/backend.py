@@ -7,11 +7,15 @@ Both give the same numbers up to float32 rounding.
 import functools
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from servelab.ops.compiled.team import NoTeam, openmp
+
+if TYPE_CHECKING:
+    from servelab.ops.compiled.kernel import Kernel
 
 BACKENDS = ("auto", "compiled", "plain")
 VARIABLE = "SERVELAB_CPU_BACKEND"
@@ -37,6 +41,15 @@ def computes(x: Tensor) -> bool:
     """Whether compiled kernels compute with this tensor: float32 on a CPU, and no gradient is recorded."""
     recorded = x.requires_grad and torch.is_grad_enabled()
     return x.is_cpu and x.dtype == torch.float32 and not recorded and use_compiled()
+
+
+def kernels_of_a_step() -> "list[Kernel]":
+    """The compiled kernels that every step runs; none where PyTorch computes."""
+    if not use_compiled():
+        return []
+    from servelab.ops.compiled import forward, linear, pointwise
+
+    return [forward.PASS, linear.MULTIPLY, pointwise.NORMALISE]
 
 
 @functools.cache

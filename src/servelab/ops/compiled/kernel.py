@@ -31,6 +31,11 @@ class Kernel:
     def address(self) -> int:
         return int(self.compiled.address)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether its machine code is at hand, so that it need not be compiled."""
+        return any(kept_folder().rglob(f"*.{self.function.__name__}-*.nbc"))
+
     @functools.cached_property
     def enter(self) -> Callable[[object], None]:
         """Call it on this thread alone, with a ctypes structure or array."""
