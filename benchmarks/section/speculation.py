@@ -22,12 +22,12 @@ PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 OUTPUT_TOKENS = 96
 PLAIN = "plain"
-BARS = {("ordinary", "draft head"): 1.3, ("ngram_tasks", "n-gram, adaptive"): 2.0}
+BARS = {("ordinary", "draft head, adaptive"): 1.3, ("ngram_tasks", "n-gram, adaptive"): 2.0}
 
 Makers = dict[str, Callable[[Model], Speculation]]
 
 ORDINARY: Makers = {
-    "draft head": lambda model: DraftHead(k=2),
+    "draft head": lambda model: DraftHead(k=1),
     "draft head, adaptive": lambda model: DraftHead(k=4, adaptive=True),
     "n-gram": lambda model: NGram(k=4),
     "draft model": lambda model: DraftModel(without_layers(model), k=4),

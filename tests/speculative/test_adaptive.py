@@ -1,5 +1,6 @@
 """k follows what is accepted and what drafting costs."""
 
+import math
 import random
 from itertools import pairwise
 
@@ -112,6 +113,36 @@ def test_each_request_has_its_own_k() -> None:
         lengths.proposed(rows, [Draft([7] * limit) for limit in limits])
         lengths.observed([observed("good", 9, 10 + limits[0]), observed("bad", 9, 10), observed("unknown", 0, 3)])
     assert lengths.limits([row("good", 10), row("bad", 10)]) == [4, 0]
+
+
+def test_the_bar_rises_with_the_price_and_falls_with_what_is_accepted() -> None:
+    length, dear = (
+        AdaptiveLength(4, draft_cost=0.05, token_cost=0.05),
+        AdaptiveLength(4, draft_cost=0.2, token_cost=0.05),
+    )
+    fresh = length.bar()
+    assert 0 < fresh < dear.bar() < 1
+    assert length.bar(1) < length.bar(8) < length.bar(64)
+    for _ in range(30):
+        length.record(2, 0)
+    assert length.bar() > fresh
+    length.accepted = 0.0
+    assert length.bar() == math.inf
+
+
+def test_a_draft_with_probabilities_may_grow_to_k_where_drafting_pays_at_all() -> None:
+    rows = [row("new", 10), row("short", 10, max_drafts=2), row("bad", 10)]
+    assert AdaptiveLengths(4, False, 0.1, 0.05).growth(rows) == ([4, 2, 4], [0.0, 0.0, 0.0])
+    lengths = AdaptiveLengths(4, True, 0.1, 0.05)
+    for _ in range(30):
+        lengths.proposed(rows[2:], [Draft([7] * lengths.limits(rows[2:])[0])])
+        lengths.observed([observed("bad", 9, 10)])
+    limits, bars = lengths.growth(rows)
+    assert limits[:2] == [4, 2]
+    assert limits[2] in (0, 1)  # or a try
+    assert bars[2] > bars[0] == bars[1] > 0
+    tries = [lengths.growth(rows[2:])[0][0] for _ in range(LONGEST_WAIT + 1)]
+    assert set(tries) == {0, 1}
 
 
 def test_a_row_gets_less_the_more_stand_beside_it() -> None:

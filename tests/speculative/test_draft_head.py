@@ -10,6 +10,7 @@ from servelab.model import Model
 from servelab.ops import PackedCausalAttention
 from servelab.sampling import SamplingParams, make_generator
 from servelab.speculative import DraftHead, DraftRow, ObservedRow, make_proposer
+from servelab.speculative.draft_head import START_COST
 from servelab.speculative.head import load_head
 
 PARAMS = SamplingParams(max_tokens=30, ignore_eos=True)
@@ -121,7 +122,7 @@ def test_it_drafts_what_is_in_its_vocabulary_only(target: Model, head_path: Path
     assert all(torch.allclose(draft.probs.sum(-1), torch.ones(len(draft.probs))) for draft in sampled)
 
 
-def test_the_cost_of_a_draft_is_that_of_its_matrix_products(target: Model, head_path: Path) -> None:
+def test_the_cost_of_a_draft_is_that_of_its_matrix_products_and_of_a_start(target: Model, head_path: Path) -> None:
     cost = make_proposer(DraftHead(head_path), target).lengths.draft_cost
     layer = 64 * 32 + 32 * (4 + 2 + 2) * 8 + 32 * 32 + 32 * 128 + 64 * 32
-    assert cost == (layer + 129 * 32) / target.num_parameters
+    assert cost == START_COST + (layer + 129 * 32) / target.num_parameters

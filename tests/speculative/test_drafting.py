@@ -198,6 +198,65 @@ def test_greedy_rows_draw_nothing(target: Model) -> None:
     assert torch.equal(rows[0].generator.get_state(), make_generator(5, "cpu").get_state())
 
 
+def peaked(*shares: float) -> Tensor:
+    """Logits [rows, V] whose highest probability is `share`; the rest is spread evenly."""
+    logits = torch.zeros(len(shares), V)
+    for place, share in enumerate(shares):
+        logits[place, 10 + place] = torch.logit(torch.tensor(share)) + torch.tensor(V - 1.0).log()
+    return logits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_grows_while_it_is_sure_enough_of_all_its_tokens(target: Model, temperature: float) -> None:
+    """0.9 x 0.9 = 0.81 passes a bar of 0.6, and 0.81 x 0.7 = 0.57 does not: its token counts, and none comes after."""
+    rows = [row([1], 1, seed, temperature=temperature) for seed in range(3)]
+    drafting = Drafting(rows, [4, 4, 4], target, bars=[0.6, 0.95, 0.0])
+    assert drafting.extend(peaked(0.9, 0.9, 0.2)) == [0, 2]
+    assert drafting.extend(peaked(0.9, 0.2)) == [0, 1]
+    assert drafting.extend(peaked(0.7, 0.2)) == [1]
+    assert drafting.extend(peaked(0.2)) == []
+    assert [len(draft.token_ids) for draft in drafting.drafts()] == [3, 1, 4]
+
+
+def test_where_a_draft_stops_does_not_bend_the_distribution(target: Model) -> None:
+    """A draft that is sure behind some tokens and not behind others: pairs of output tokens come as often as the
+    target says (chi-square, 3,000 draws, alpha 1e-6)."""
+    names = [3, 4, 6]
+    vocabulary = torch.tensor(names)
+    params = SamplingParams(max_tokens=9, temperature=1.0, ignore_eos=True)
+    q = {5: [0.5, 0.3, 0.2], 3: [0.05, 0.9, 0.05], 4: [0.4, 0.3, 0.3], 6: [0.1, 0.1, 0.8]}
+    p = {5: [0.3, 0.3, 0.4], 3: [0.3, 0.5, 0.2], 4: [0.6, 0.2, 0.2], 6: [0.2, 0.2, 0.6]}
+
+    def target_logits(token: int) -> Tensor:
+        row = torch.full((V,), -torch.inf)
+        row[vocabulary] = torch.tensor(p[token]).log()
+        return row
+
+    generator, lengths = make_generator(3, "cpu"), set()
+    counts = torch.zeros(3, 3)
+    for _ in range(3000):
+        draft_row = DraftRow("a", [1, 5], 1, 3, [], params, generator)
+        drafting, last = Drafting([draft_row], [3], target, vocabulary, bars=[0.3]), 5
+        while drafting.active:
+            drafting.extend(torch.tensor([q[last]]).log())
+            last = drafting.last_tokens[0] if drafting.active else 0
+        (draft,) = drafting.drafts()
+        lengths.add(len(draft.token_ids))
+        logits = torch.stack([target_logits(token) for token in (5, *draft.token_ids)])
+        rest = [draft.token_ids], [draft.probs], [params], [generator], [TokenHistory([1], [5])]
+        (result,) = verify(logits, *rest)
+        output = list(result.token_ids)
+        if len(output) < 2:
+            (after,) = verify(
+                target_logits(output[0])[None], [[]], [None], [params], [generator], [TokenHistory([1], [5])]
+            )
+            output += after.token_ids
+        counts[names.index(output[0]), names.index(output[1])] += 1
+    expected = 3000 * torch.tensor([[p[5][i] * p[a][j] for j in range(3)] for i, a in enumerate(names)])
+    assert lengths == {2, 3}
+    assert float(((counts - expected) ** 2 / expected).sum()) < 43  # 8 degrees of freedom
+
+
 def test_last_tokens_follow_the_rows_that_go_on(target: Model) -> None:
     drafting = Drafting([row([1], 1), row([2], 1)], [1, 2], target)
     logits = torch.zeros(2, V)

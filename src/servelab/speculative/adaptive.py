@@ -1,10 +1,12 @@
 """How many tokens to draft: as many as pay, by what was accepted so far.
 
 A draft token costs its drafting, and a place in the target's step; it wins only if it and all before it are
-accepted. `servelab.costs` weighs the two; here the acceptance rate is measured, for each request by itself.
+accepted. `servelab.costs` weighs the two; here the acceptance rate is measured, for each request by itself. A draft
+with probabilities says more: it grows while they promise that its next token pays (as in EAGLE-2, Li et al. 2024).
 Nothing is timed, so the same run drafts the same again.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +58,22 @@ class AdaptiveLength:
         self.idle += 1
         return 1 if self.idle > self.wait else 0
 
+    @property
+    def is_trying(self) -> bool:
+        """Whether the draft just chosen is no more than a try whether it would pay again."""
+        return self.idle > self.wait
+
+    def bar(self, batch_size: int = 1) -> float:
+        """How sure a draft must be of all its tokens so far, so that one more pays.
+
+        The next is accepted with the measured chance if they all are; it costs its drafting and its place in the
+        target's step, in which time a step brings tokens anyway.
+        """
+        costs = [verification_cost(self.token_cost, batch_size, k) for k in (1, 2)]
+        rate = max(1.0, speculation_speedup(self.acceptance, 1, self.draft_cost, costs[0]))
+        price = (self.draft_cost + costs[1] - costs[0]) * rate
+        return price / self.acceptance if self.acceptance > 0 else math.inf
+
     def record(self, num_drafted: int, num_accepted: int) -> None:
         """Learn the outcome of a draft. Tokens behind the first rejected one were not tested, and do not count."""
         if num_drafted == 0:
@@ -93,6 +111,19 @@ class AdaptiveLengths:
         if not self.adaptive:
             return [min(row.max_drafts, self.k) for row in rows]
         return [min(row.max_drafts, self._length(row.request_id).choose(len(rows))) for row in rows]
+
+    def growth(self, rows: Sequence[DraftRow]) -> tuple[list[int], list[float]]:
+        """For drafts with probabilities: tokens at most for each row, and how sure it must be to grow (`Drafting`)."""
+        limits = self.limits(rows)
+        if not self.adaptive:
+            return limits, [0.0] * len(rows)
+        bars = []
+        for place, row in enumerate(rows):
+            length = self._length(row.request_id)
+            if limits[place] and not length.is_trying:
+                limits[place] = min(row.max_drafts, self.k)
+            bars.append(length.bar(len(rows)))
+        return limits, bars
 
     def proposed(self, rows: Sequence[DraftRow], drafts: Sequence[Draft]) -> None:
         """Remember what was drafted, until `observed` tells what became of it."""

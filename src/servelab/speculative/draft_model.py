@@ -58,8 +58,9 @@ class DraftModelProposer:
         self._progress[request_id] = Progress(num_cached)
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Draft]:
-        limits = [min(limit, self._room(row)) for limit, row in zip(self.lengths.limits(rows), rows, strict=True)]
-        drafting = Drafting(rows, limits, self.target)
+        limits, bars = self.lengths.growth(rows)
+        limits = [min(limit, self._room(row)) for limit, row in zip(limits, rows, strict=True)]
+        drafting = Drafting(rows, limits, self.target, bars=bars)
         if drafting.active:
             self._draft(drafting)
         drafts = drafting.drafts()

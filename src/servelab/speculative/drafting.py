@@ -21,13 +21,22 @@ class Drafting:
 
     rows, limits: the rows of the step and how many tokens each may draft. target: its vocabulary and end tokens.
     vocabulary: [Vd] int64, the tokens that can be drafted, where they are not all.
+    bars: of each row, the product of its tokens' highest probabilities from which on it drafts no further. What they
+    were drawn as plays no part: a draft that is cut by what was drawn would be no draw from its distribution.
     """
 
     def __init__(
-        self, rows: Sequence[DraftRow], limits: Sequence[int], target: Model, vocabulary: Tensor | None = None
+        self,
+        rows: Sequence[DraftRow],
+        limits: Sequence[int],
+        target: Model,
+        vocabulary: Tensor | None = None,
+        bars: Sequence[float] | None = None,
     ) -> None:
         self.rows = rows
         self.limits = limits
+        self.bars = bars if bars is not None and any(bars) else None
+        self.sureness = [1.0] * len(rows)
         self.vocab_size = target.config.vocab_size
         self.end_token_ids = target.tokenizer.eos_token_ids
         self.vocabulary = vocabulary
@@ -52,7 +61,11 @@ class Drafting:
         """
         logits, vocabulary = self._process(logits)
         best = argmax_rows(logits)
-        finite = [math.isfinite(value) for value in logits.gather(1, best[:, None]).flatten().tolist()]
+        highest = logits.gather(1, best[:, None])
+        finite = [math.isfinite(value) for value in highest.flatten().tolist()]
+        if self.bars is not None:
+            for place, peak in zip(self.active, (highest - logits.logsumexp(1, True)).exp().tolist(), strict=True):
+                self.sureness[place] *= peak[0]
         chosen: list[int] = best.tolist()
         sampled = [place for place, row in enumerate(self.active_rows) if finite[place] and row.params.temperature > 0]
         if sampled:
@@ -111,4 +124,5 @@ class Drafting:
         params = self.rows[index].params
         # Nothing follows a token that ends the output.
         is_end = token in params.stop_token_ids or (token in self.end_token_ids and not params.ignore_eos)
-        return not is_end and len(self._tokens[index]) < self.limits[index]
+        is_sure = self.bars is None or self.sureness[index] > self.bars[index]
+        return not is_end and is_sure and len(self._tokens[index]) < self.limits[index]
