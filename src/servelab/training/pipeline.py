@@ -31,7 +31,7 @@ def train_draft_head(
     steps: int | None = None,
     seed: int = 0,
     k: int = 4,
-    vocabulary_size: int = 8192,
+    vocabulary_size: int = 4096,
     folder: Path | None = None,
     progress: bool = True,
 ) -> Run:

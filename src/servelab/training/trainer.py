@@ -43,7 +43,7 @@ class TrainingConfig:
     minutes: float | None = 5.0
     steps: int | None = None
     seed: int = 0
-    vocabulary_size: int = 8192
+    vocabulary_size: int = 4096
     num_candidates: int = 3072
     num_unrolled: int = 3
     k: int = 4
