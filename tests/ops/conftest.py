@@ -71,7 +71,7 @@ class Storage:
                 found.append(rows.float())
             else:
                 of_rows = scales.flatten(0, 1)[slots] if self.format == "int8" else scales
-                found.append(dequantize_kv(rows, of_rows, self.format))
+                found.append(dequantize_kv(rows, of_rows[..., None], self.format))
         return found
 
 

@@ -32,11 +32,11 @@ class StoredLayer:
                 stored.index_copy_(0, slots, x.to(stored.dtype))
                 continue
             # Static scales are `KVScales`, which were checked when they were made.
-            static = None if self.format == "int8" else scales
+            static = None if self.format == "int8" else scales[:, None]
             quantized, new_scales = quantize_kv(x, self.format, static, scale_is_checked=True)
             stored.index_copy_(0, slots, quantized)
             if self.format == "int8":
-                scales.index_copy_(0, slots, new_scales)
+                scales.index_copy_(0, slots, new_scales.squeeze(-1))
 
     def view(self, slots: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys and values [S, G, D] of a range of slots in `dtype`; nothing is copied where nothing is converted."""
@@ -76,4 +76,4 @@ def dequantize(rows: Tensor, name: str, scales: Tensor | None, dtype: torch.dtyp
     """The numbers that `rows` [S, G, D] of the cache stand for."""
     if scales is None:
         return rows.to(dtype)
-    return dequantize_kv(rows, scales, name, scale_is_checked=True).to(dtype)
+    return dequantize_kv(rows, scales[..., None], name, scale_is_checked=True).to(dtype)
