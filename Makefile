@@ -4,7 +4,7 @@ TORCH ?=
 DEVELOP = @SERVELAB_AGAIN="make $@" $(PYTHON) tools/lab.py --torch "$(TORCH)" --extras author,teacher,test run
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
-.PHONY: lab test test-all check notebooks labs bench vllm
+.PHONY: lab test test-all check notebooks labs bench gpu vllm
 
 lab:        ## start the course; PORT=8899, BROWSER=0 on a remote machine, TORCH=cpu for the small build of torch
 	@$(PYTHON) tools/lab.py --torch "$(TORCH)" lab --port "$(PORT)" --browser "$(BROWSER)"
@@ -32,6 +32,9 @@ labs:       ## make the learner's and the solved notebooks from labs/*/source.py
 
 bench:      ## measure the engine beside transformers and vLLM (about 40 minutes); QUICK=1 for a trial, SECTIONS="step memory" for some
 	$(DEVELOP) python -m benchmarks.engine $(SECTIONS) $(if $(QUICK),--quick)
+
+gpu:        ## on a machine with a GPU: check and time every kernel there (under 5 minutes); DRY=1 tries it without one
+	$(DEVELOP) python -m benchmarks.kernels $(if $(DRY),--dry)
 
 vllm:       ## real vLLM for CPU in an environment of its own, .venv-vllm: what `make bench` compares with
 	@$(PYTHON) tools/vllm.py

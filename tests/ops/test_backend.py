@@ -10,7 +10,7 @@ from servelab.ops.compiled import team
 
 def test_a_backend_that_there_is_not_is_refused(monkeypatch):
     monkeypatch.setattr(backend, "choice", "fast")
-    with pytest.raises(ValueError, match=r"SERVELAB_CPU_BACKEND in \('auto', 'compiled', 'plain'\), got 'fast'"):
+    with pytest.raises(ValueError, match=r"SERVELAB_BACKEND in \('auto', 'triton', 'compiled', 'plain'\), got 'fast'"):
         backend.use_compiled()
 
 
@@ -25,7 +25,7 @@ def test_auto_compiles_where_it_can(monkeypatch, reason, auto):
     if reason is None:
         assert backend.use_compiled()
     else:
-        with pytest.raises(ValueError, match=r"runs compiled kernels \(SERVELAB_CPU_BACKEND=compiled\), got: no AVX2"):
+        with pytest.raises(ValueError, match=r"runs compiled kernels \(SERVELAB_BACKEND=compiled\), got: no AVX2"):
             backend.use_compiled()
 
 
@@ -59,7 +59,7 @@ def test_without_numba_pytorch_computes():
 
 def test_the_environment_chooses_and_numba_is_imported_only_for_kernels():
     code = (
-        "import os, sys; os.environ['SERVELAB_CPU_BACKEND'] = 'plain'\n"
+        "import os, sys; os.environ['SERVELAB_BACKEND'] = 'plain'\n"
         "from servelab.model import toy_model; from servelab.ops import backend\n"
         "toy_model().logits([1, 2]); print(backend.use_compiled(), 'numba' in sys.modules)"
     )

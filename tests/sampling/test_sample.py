@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servelab.kernels.rejection_sample import WEIGHTS_AT_ONCE
 from servelab.sampling import SamplingParams, TokenHistory, draw, make_generator, probabilities, sample, uniform
-from servelab.sampling.sample import WEIGHTS_AT_ONCE
 
 GREEDY = SamplingParams()
 

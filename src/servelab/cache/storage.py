@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from servelab.cache.pool import check_index
-from servelab.kernels import QUANTIZED_DTYPES, check_scales
+from servelab.kernels import QUANTIZED_DTYPES, check_scales, copy_blocks
 from servelab.ops import huge_empty
 
 KV_FORMATS = ("auto", *QUANTIZED_DTYPES)
@@ -151,11 +151,15 @@ class KVStorage:
         for pair in pairs:
             for block in pair:
                 check_index("a block", block, self.num_blocks)
-        for source, target in pairs:
-            self._tensor[:, :, target] = self._tensor[:, :, source]
+        pairs = [pair for pair in pairs if pair[0] != pair[1]]
+        sources, targets = {source for source, _ in pairs}, {target for _, target in pairs}
+        independent = len(targets) == len(pairs) and not sources & targets
+        for group in [pairs] if independent else [[pair] for pair in pairs]:  # else one may be the next one's source
+            indices = torch.tensor(group, dtype=torch.int64, device=self.device).reshape(-1, 2)
+            copy_blocks(self._tensor.flatten(0, 1), indices)
             if self.format == "int8":
                 assert self._scales is not None
-                self._scales[:, :, target] = self._scales[:, :, source]
+                copy_blocks(self._scales.flatten(0, 1), indices)
 
     def memory(self) -> int:
         """Bytes of the whole pool, scales included."""

@@ -4,6 +4,7 @@ from servelab.figures.bars import bars
 from servelab.figures.calculator import calculator_figure, calculator_frame
 from servelab.figures.curve import curve
 from servelab.figures.frame import Frame, frame_figure
+from servelab.figures.kernel_access import kernel_access
 from servelab.figures.kv_growth import kv_growth
 from servelab.figures.memory_map import memory_map_figure, memory_map_frame
 from servelab.figures.page_table import free_blocks, page_table_figure, page_table_frame
@@ -19,6 +20,7 @@ __all__ = [
     "curve",
     "frame_figure",
     "free_blocks",
+    "kernel_access",
     "kv_growth",
     "memory_map_figure",
     "memory_map_frame",

@@ -7,6 +7,7 @@ from servelab.ops.batch import AttentionBatch, KVView
 from servelab.ops.layer import LayerWeights, LinearWeights, run_layers
 from servelab.ops.linear import Linear
 from servelab.ops.norm import rms_norm
+from servelab.ops.rejection import draw, rejection_sample
 from servelab.ops.rotary import RopeScaling, rotary_embedding, rotary_frequencies, rotary_tables
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "LinearWeights",
     "PackedCausalAttention",
     "RopeScaling",
+    "draw",
     "huge_empty",
+    "rejection_sample",
     "rms_norm",
     "rotary_embedding",
     "rotary_frequencies",

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from servelab.ops.backend import use_compiled
+from servelab import kernels
+from servelab.ops import backend
 from servelab.ops.batch import AttentionBatch, KVView
+from servelab.ops.launched import LaunchedRead
 from servelab.ops.read import attend_sequence, plan_reads
 from servelab.ops.stored import stored_layer
 
@@ -48,6 +50,12 @@ class PackedCausalAttention:
         check_heads(q, k, v)
         if q.shape[0] != sum(self.sequence_lengths):
             raise ValueError(f"expected {sum(self.sequence_lengths)} packed tokens, got {q.shape[0]}")
+        if backend.launches(q):
+            starts = torch.tensor([0, *self.sequence_lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+            out, _ = kernels.flash_attention(
+                q, k, v, query_starts=starts.to(q.device), max_query_length=max(self.sequence_lengths)
+            )
+            return out
         out = torch.empty_like(q)
         stop = 0
         for length in self.sequence_lengths:
@@ -80,8 +88,9 @@ class CachedAttention:
         self.storage = storage
         self.num_tokens = batch.num_tokens
         self.kv_shape = keys.shape[2:]
-        self.compiled = compiled_read(batch, storage) if algorithm != "naive" else None
-        if self.compiled is not None:
+        self.launched = LaunchedRead(batch, storage) if algorithm != "naive" and backend.launches(keys) else None
+        self.compiled = compiled_read(batch, storage) if algorithm != "naive" and self.launched is None else None
+        if self.launched is not None or self.compiled is not None:
             return
         slots = torch.tensor(batch.slot_mapping, dtype=torch.int64, device=keys.device)
         skipped = min(batch.slot_mapping) < 0
@@ -101,6 +110,8 @@ class CachedAttention:
                 f"expected the {self.num_tokens} query tokens of the batch and [G, D] = {list(self.kv_shape)} of the "
                 f"cache, got {q.shape[0]} and {list(k.shape[1:])}"
             )
+        if self.launched is not None:
+            return self.launched(layer, q, k, v)
         if self.compiled is not None:  # the same in one pass, with nothing gathered
             return self.compiled(layer, q, k, v)
         stored = stored_layer(self.storage, layer)
@@ -117,7 +128,7 @@ class CachedAttention:
 
 def compiled_read(batch: AttentionBatch, storage: KVView) -> "PagedRead | None":
     """The compiled way to write and read the cache, where this machine and this cache allow it."""
-    if not storage.keys(0).is_cpu or not use_compiled():
+    if not storage.keys(0).is_cpu or not backend.use_compiled():
         return None
     from servelab.ops.compiled.plan import PagedRead, can_read
 

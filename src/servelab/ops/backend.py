@@ -1,7 +1,8 @@
-"""Which code computes on a CPU: kernels compiled by numba where this machine can run them, else PyTorch alone.
+"""Which code computes an operator: a Triton kernel, a kernel that numba compiled for the CPU, or PyTorch alone.
 
-`SERVELAB_CPU_BACKEND` chooses: "auto" (the default), "compiled" (an error where it cannot be) or "plain" (PyTorch).
-Both give the same numbers up to float32 rounding.
+`SERVELAB_BACKEND` chooses: "auto" (the default) takes Triton on a GPU, compiled kernels on a CPU that can run them, and
+PyTorch elsewhere; "triton", "compiled" and "plain" (PyTorch) take that one, and it is an error where it cannot be. In
+Triton's interpreter (TRITON_INTERPRET=1) "auto" takes Triton on a CPU too. All give the same numbers up to rounding.
 """
 
 import functools
@@ -12,24 +13,48 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from servelab.kernels.language import IS_INTERPRETED
+from servelab.kernels.launch import can_launch
 from servelab.ops.compiled.team import NoTeam, openmp
 
 if TYPE_CHECKING:
     from servelab.ops.compiled.kernel import Kernel
 
-BACKENDS = ("auto", "compiled", "plain")
-VARIABLE = "SERVELAB_CPU_BACKEND"
+BACKENDS = ("auto", "triton", "compiled", "plain")
+VARIABLE = "SERVELAB_BACKEND"
 
 # Read once; tests set it. Linear layers keep what they were packed for.
 choice = os.environ.get(VARIABLE, "auto")
 
 
-def use_compiled() -> bool:
-    """Whether CPU operators run compiled kernels. Raises ValueError for a choice that there is not."""
-    if choice == "auto":
-        return cannot_compile() is None
+def launches(x: Tensor) -> bool:
+    """Whether Triton kernels compute with this tensor: where they can, and no gradient is recorded.
+
+    Raises ValueError for a choice that there is not, and for "triton" where it cannot run.
+    """
+    check_choice()
+    if choice not in ("auto", "triton"):
+        return False
+    if choice == "triton" and not can_launch(x):
+        raise ValueError(f"expected a GPU or Triton's interpreter ({VARIABLE}=triton), got a tensor on {x.device}")
+    return can_launch(x) and not is_recorded(x)
+
+
+def is_recorded(x: Tensor) -> bool:
+    """Whether a gradient is: kernels have none."""
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def check_choice() -> None:
     if choice not in BACKENDS:
         raise ValueError(f"expected {VARIABLE} in {BACKENDS}, got {choice!r}")
+
+
+def use_compiled() -> bool:
+    """Whether CPU operators run kernels that numba compiles. Raises ValueError for a choice that there is not."""
+    check_choice()
+    if choice == "auto":
+        return not IS_INTERPRETED and cannot_compile() is None
     if choice == "compiled" and cannot_compile() is not None:
         raise ValueError(
             f"expected a machine that runs compiled kernels ({VARIABLE}={choice}), got: {cannot_compile()}"
@@ -39,8 +64,7 @@ def use_compiled() -> bool:
 
 def computes(x: Tensor) -> bool:
     """Whether compiled kernels compute with this tensor: float32 on a CPU, and no gradient is recorded."""
-    recorded = x.requires_grad and torch.is_grad_enabled()
-    return x.is_cpu and x.dtype == torch.float32 and not recorded and use_compiled()
+    return x.is_cpu and x.dtype == torch.float32 and not is_recorded(x) and use_compiled()
 
 
 def kernels_of_a_step() -> "list[Kernel]":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from servelab import kernels
 from servelab.ops import backend
 
 
@@ -56,9 +57,10 @@ def rotary_tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) ->
 
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate every head of x [T, H, D] by the angles of its token (`rotary_tables`)."""
+    if backend.launches(x):
+        return kernels.rotary_embedding(x, cos, sin)
     if backend.computes(x) and cos.dtype == sin.dtype == x.dtype:
         from servelab.ops.compiled import pointwise
 
         return pointwise.rotary_embedding(x, cos, sin)
-    swapped = x.roll(x.shape[-1] // 2, dims=-1)
-    return x * cos + swapped * sin
+    return kernels.rotary_embedding_reference(x, cos, sin)

@@ -9,7 +9,7 @@ out is distributed as p: a token is accepted with min(p, q), and the residual ad
 import torch
 from torch import Tensor
 
-from servelab.sampling.sample import draw
+from servelab import ops
 
 # float32 sums over a vocabulary of 150,000 are off by less; 16-bit probabilities are not, and are refused.
 SUM_TOLERANCE = 1e-3
@@ -36,35 +36,7 @@ def rejection_sample(
     1), tokens outside of the vocabulary, a token to which its draft gave probability 0, or uniforms outside of [0, 1).
     """
     _check(draft_tokens, draft_probs, target_probs, num_draft, uniforms)
-    num_requests, k = draft_tokens.shape
-    rows = torch.arange(num_requests, device=target_probs.device)
-    places = torch.arange(k, device=target_probs.device)
-    drafted = places < num_draft[:, None]  # [B, k]
-    named = draft_tokens.long().masked_fill(~drafted, 0)
-
-    p = target_probs[:, :k].gather(2, named[:, :, None]).squeeze(2)  # [B, k]
-    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(2, named[:, :, None]).squeeze(2)
-    if not ((q > 0) | ~drafted).all():
-        raise ValueError(f"expected draft_probs above 0 at each draft token, got {q[drafted].tolist()}")
-    # In float64, where u * q stays below q: p == q is always accepted.
-    accepted = (uniforms[:, :k].double() * q < p) & drafted
-    num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)  # [B]
-
-    last = target_probs[rows, num_accepted]  # [B, V], a copy
-    rejected = num_accepted < num_draft
-    place = num_accepted[rejected]
-    if draft_probs is None:
-        last[rejected, named[rejected, place]] = 0
-    else:
-        last[rejected] = (last[rejected] - draft_probs[rejected, place]).clamp_(min=0).to(last)
-    # Where p and q differ by rounding alone nothing may be left; p is then right to within that rounding.
-    empty = last.sum(dim=1) == 0
-    last[empty] = target_probs[empty, num_accepted[empty]]
-
-    tokens = torch.full((num_requests, k + 1), -1, dtype=torch.int64, device=target_probs.device)
-    tokens[:, :k] = named.masked_fill(places >= num_accepted[:, None], -1)
-    tokens[rows, num_accepted] = draw(last, uniforms[:, k])
-    return tokens, num_accepted
+    return ops.rejection_sample(draft_tokens, draft_probs, target_probs, num_draft, uniforms)
 
 
 def _check(
@@ -99,6 +71,9 @@ def _check(
     _check_distributions("target_probs", target_probs, places <= num_draft[:, None])
     if draft_probs is not None:
         _check_distributions("draft_probs", draft_probs, drafted)
+        q = draft_probs.gather(2, draft_tokens.long().masked_fill(~drafted, 0)[:, :, None]).squeeze(2)  # [B, k]
+        if not ((q > 0) | ~drafted).all():
+            raise ValueError(f"expected draft_probs above 0 at each draft token, got {q[drafted].tolist()}")
 
 
 def _check_distributions(name: str, probs: Tensor, used: Tensor) -> None:

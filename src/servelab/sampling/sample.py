@@ -5,13 +5,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from servelab.ops import draw
 from servelab.sampling.distribution import as_row, most_likely, shortlist
 from servelab.sampling.history import TokenHistory
 from servelab.sampling.params import SamplingParams
 from servelab.sampling.processor import process_logits
-
-# Cumulative sums of more than this take new memory from the system each time, which costs more than the sums.
-WEIGHTS_AT_ONCE = 2**16
 
 
 def sample(
@@ -45,22 +43,6 @@ def draw_token(row: Tensor, top: float, params: SamplingParams, generator: torch
     ids, weights = shortlist(as_row(row), top, params)
     place = int(draw(torch.from_numpy(weights)[None], uniform(generator, 1)))
     return place if ids is None else int(ids[place])
-
-
-def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """One place in each row, with a probability in proportion to its weight: where the cumulative sum passes u.
-
-    weights: [N, V] >= 0, each row with a positive sum; uniforms: [N] in [0, 1). Returns int64 [N]; a place of weight
-    0 is never drawn. Sums are float64.
-    """
-    places = []
-    num_rows = max(1, WEIGHTS_AT_ONCE // weights.shape[1])
-    for some, u in zip(torch.split(weights, num_rows), torch.split(uniforms, num_rows), strict=True):
-        sums = some.double().cumsum(dim=-1)
-        # The first sum above the mark: it rises there, and the mark stays below the last sum since u <= 1 - 2**-53.
-        marks = u.to(sums)[:, None] * sums[:, -1:]
-        places.append(torch.searchsorted(sums, marks, right=True).squeeze(-1))
-    return torch.cat(places)
 
 
 def uniform(generator: torch.Generator, n: int) -> Tensor:
