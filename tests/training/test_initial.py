@@ -72,3 +72,12 @@ def test_the_layer_begins_as_the_targets_last(target, whole, texts):
     assert network.layer.attention.qkv.weight.equal(last.attention.qkv.dense_weight())
     assert network.layer.feed_forward_norm.weight.equal(last.feed_forward_norm.weight)
     assert not network.layer.feed_forward.down.weight.equal(last.feed_forward.down.dense_weight())
+
+
+def test_as_many_texts_are_fitted_as_have_the_tokens_for_it(whole, texts, monkeypatch):
+    """The first ones, up to the one that passes the limit; what comes behind changes nothing."""
+    monkeypatch.setattr(initial, "MOST_TOKENS", len(texts[0]) + 1)
+    few, same = regression_start(whole, texts, 0), regression_start(whole, texts[:2], 0)
+    assert torch.equal(few.fuse.weight, same.fuse.weight)
+    monkeypatch.setattr(initial, "MOST_TOKENS", 10**9)
+    assert not torch.equal(regression_start(whole, texts, 0).fuse.weight, few.fuse.weight)

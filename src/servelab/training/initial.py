@@ -14,6 +14,7 @@ November 2026).
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -24,12 +25,15 @@ from servelab.training.corpus import Text
 from servelab.training.objective import Target
 from servelab.training.unroll import unroll
 
+MOST_TOKENS = 40_000  # that a matrix is fitted to: more take minutes, and training goes through them anyway
 RIDGE = 0.01  # of fuse, as a share of an input's mean square; the layer's two get ten times that
 
 
 @torch.no_grad()
 def regression_start(target: Target, texts: Sequence[Text], seed: int) -> HeadNetwork:
     """A head that guesses from its first step on. seed: of whatever weights the target's last layer does not have."""
+    ends = accumulate(len(text) for text in texts)
+    texts = [text for text, end in zip(texts, ends, strict=True) if end - len(text) < MOST_TOKENS]
     network = initial_network(target.model, seed)
     copy_last_layer(target, network)
     network.norm.weight.copy_(target.model.network.norm.weight)
