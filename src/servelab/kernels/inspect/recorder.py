@@ -162,16 +162,19 @@ class Watch:
             for name in replacements:
                 delattr(builder, name)
 
-    def _masked_load(self, pointers: Any, mask: Any, other: Any, *_rest: Any) -> Any:
+    # What follows the operands (cache and eviction policies, whether volatile) differs from triton to triton, and is
+    # handed on as it came.
+
+    def _masked_load(self, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
         pointers, allowed = self._look("load", pointers, mask)
         element_type = pointers.get_element_ty()
         if other is None:
             other = TensorHandle(np.zeros_like(pointers.data, dtype=_get_np_dtype(element_type)), element_type)
-        return self.originals["create_masked_load"](pointers, allowed, other, None, None, False)
+        return self.originals["create_masked_load"](pointers, allowed, other, *rest)
 
-    def _masked_store(self, pointers: Any, value: Any, mask: Any, *_rest: Any) -> Any:
+    def _masked_store(self, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         pointers, allowed = self._look("store", pointers, mask)
-        return self.originals["create_masked_store"](pointers, value, allowed, None, None)
+        return self.originals["create_masked_store"](pointers, value, allowed, *rest)
 
     def _atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         self._look("load", pointers, mask)
