@@ -53,3 +53,19 @@ def _probe():
 
 # Whether the kernels of this process are run by Triton's interpreter.
 IS_INTERPRETED = HAS_TRITON and type(_probe).__name__ == "InterpretedFunction"
+
+
+def _mend_index() -> None:
+    """Let the interpreter of Triton 3.6 count a loop with numpy 2.4, which makes no integer of an array `[3]`."""
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+if IS_INTERPRETED and triton.__version__.startswith("3.6."):
+    _mend_index()
