@@ -19,6 +19,12 @@ def _threads(request):
     torch.set_num_threads(MODEL_THREADS if "smollm2" in request.fixturenames else 1)
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    """Random numbers are the same in every run, whichever tests run before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Model:
     """SmolLM2-135M-Instruct as every chapter uses it, in float32 on the CPU."""

@@ -105,6 +105,12 @@ class KVStorage:
             dtype = torch.uint8
             self._scales = torch.ones((2, num_layers, num_kv_heads), dtype=torch.float32, device=device)
         self._tensor = allocate(shape, dtype, torch.device(device)).zero_()
+        # Views, made once: every step asks for them.
+        self._keys: tuple[Tensor, ...] = self._tensor[0].unbind()
+        self._values: tuple[Tensor, ...] = self._tensor[1].unbind()
+        self._layer_scales: list[tuple[Tensor, ...]] = (
+            [] if self._scales is None else [half.unbind() for half in self._scales]
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,19 +123,19 @@ class KVStorage:
 
     def keys(self, layer: int) -> Tensor:
         """The keys of one layer, ``[P, block_size, G, D]``, a view: writing to it writes to the cache."""
-        return self._tensor[0, layer]
+        return self._keys[layer]
 
     def values(self, layer: int) -> Tensor:
         """The values of one layer, ``[P, block_size, G, D]``, a view."""
-        return self._tensor[1, layer]
+        return self._values[layer]
 
     def key_scales(self, layer: int) -> Tensor | None:
         """What the keys of one layer are multiplied by, a view: None ("auto"), ``[P, block_size, G]`` or ``[G]``."""
-        return None if self._scales is None else self._scales[0, layer]
+        return self._layer_scales[0][layer] if self._layer_scales else None
 
     def value_scales(self, layer: int) -> Tensor | None:
         """What the values of one layer are multiplied by, a view: None ("auto"), ``[P, block_size, G]`` or ``[G]``."""
-        return None if self._scales is None else self._scales[1, layer]
+        return self._layer_scales[1][layer] if self._layer_scales else None
 
     def set_scales(self, scales: KVScales) -> None:
         """Use calibrated static scales from now on. What was stored before is read with them too, so: set them first.

@@ -4,12 +4,12 @@ The network computes the same without it, operator by operator, and bit for bit;
 """
 
 import ctypes
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from servelab.ops import Attention, CachedAttention, LayerWeights, Linear, LinearWeights, run_layers
+from servelab.ops import Attention, CachedAttention, Layers, LayerWeights, Linear, LinearWeights, run_layers
 
 NUM_NORMS = 4  # of a layer, before its four products: see `weighted_modules`
 
@@ -33,15 +33,24 @@ class FusedLayers:
         That is so on a GPU, with weights that are not packed, where a gradient or a hook wants to see what happens
         inside, and with any attention but a compiled one over a KV cache.
         """
-        if type(attention) is not CachedAttention or not attention.fits(x):
+        if not fits(attention, x) or (torch.is_grad_enabled() and x.requires_grad):
             return None
-        if (torch.is_grad_enabled() and x.requires_grad) or not self.is_packed():
+        layers = self.packed()
+        return None if layers is None else run_layers(x, layers, cos, sin, attention)
+
+    def packed(self) -> Layers | None:
+        """The layers as the compiled pass reads them, or None where a weight lies otherwise."""
+        if not self.is_packed():
             return None
         assert self.weights is not None
         first = self.built[0]
-        sizes = first.attention.num_heads[0], first.feed_forward.down.in_features
-        indices = [layer.attention.index for layer in self.built]
-        return run_layers(x, self.weights, indices, *sizes, first.attention_norm.eps, cos, sin, attention)
+        return Layers(
+            weights=self.weights,
+            indices=[layer.attention.index for layer in self.built],
+            num_heads=first.attention.num_heads[0],
+            inner_size=first.feed_forward.down.in_features,
+            eps=first.attention_norm.eps,
+        )
 
     def is_packed(self) -> bool:
         """Whether all weights lie as the compiled pass reads them. Looks up where, unless they lie where they lay."""
@@ -78,6 +87,11 @@ class FusedLayers:
                 return None
             found.append(LayerWeights(*map(address_of, norms), *map(linear_weights, linears)))
         return (LayerWeights * len(found))(*found)
+
+
+def fits(attention: Attention, x: Tensor) -> "TypeGuard[CachedAttention]":
+    """Whether whole layers can be run on x at once: see `FusedLayers.run`."""
+    return type(attention) is CachedAttention and attention.fits(x)
 
 
 def weighted_modules(layer: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from servelab.ops.activation import silu_and_mul
 from servelab.ops.arena import Arena, huge_empty
 from servelab.ops.attention import Attention, CachedAttention, PackedCausalAttention
 from servelab.ops.batch import AttentionBatch, KVView
-from servelab.ops.layer import LayerWeights, LinearWeights, run_layers
+from servelab.ops.layer import HeadResult, HeadWeights, Layers, LayerWeights, LinearWeights, run_head, run_layers
 from servelab.ops.linear import Linear
 from servelab.ops.norm import rms_norm
 from servelab.ops.rejection import draw, rejection_sample
@@ -15,8 +15,11 @@ __all__ = [
     "Attention",
     "AttentionBatch",
     "CachedAttention",
+    "HeadResult",
+    "HeadWeights",
     "KVView",
     "LayerWeights",
+    "Layers",
     "Linear",
     "LinearWeights",
     "PackedCausalAttention",
@@ -28,6 +31,7 @@ __all__ = [
     "rotary_embedding",
     "rotary_frequencies",
     "rotary_tables",
+    "run_head",
     "run_layers",
     "silu_and_mul",
 ]

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor
 
 from servelab.model import Model
-from servelab.ops import Arena, Linear
+from servelab.ops import Arena, HeadResult, Linear
 from servelab.speculative.adaptive import AdaptiveLengths
 from servelab.speculative.config import DraftHead
 from servelab.speculative.draft_cache import DraftCache, Span, last_rows, positions
-from servelab.speculative.drafting import Drafting
+from servelab.speculative.drafting import Drafting, highest_columns
+from servelab.speculative.fused_head import FusedHead
 from servelab.speculative.head import SHIPPED, load_head, vocabulary_rows
 from servelab.speculative.proposer import Draft, DraftRow, ObservedRow
 
 # What it takes to start the head's own pass, beside reading its weights: as a share of a decode step of the target.
 # A draft token took 1.3 ms where SmolLM2's step took 12.7, and its weights are 4.9 % of the target's (2 cores of an AMD
 # EPYC, November 2026).
-START_COST = 0.05
+START_COST = 0.03
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class DraftHeadProposer:
         self.vocabulary = head.vocabulary
         self.rows = vocabulary_rows(target, head.vocabulary)
         self.rows.pack(Arena(2 * self.rows.weight.numel()))
+        self.fused = FusedHead(self.network, self.rows)
         products = [self.rows, *(module for module in self.network.modules() if isinstance(module, Linear))]
         weights = sum(product.in_features * product.out_features for product in products)
         draft_cost = START_COST + weights / target.config.num_parameters
@@ -95,22 +97,21 @@ class DraftHeadProposer:
     def _draft(self, drafting: Drafting) -> None:
         """Compute what is new with true states and guess the first token; then one token a step."""
         rows = drafting.active_rows
-        guessed = self._catch_up(rows, [len(row.token_ids) for row in rows])
-        kept = drafting.extend(self._logits(guessed))
+        guess = self._catch_up(rows, [len(row.token_ids) for row in rows])
+        kept = drafting.extend(guess.logits, guess.best, guess.peaks)
         ahead = 0
         while drafting.active:
-            if len(kept) < len(guessed):
-                guessed = guessed[kept]
+            hidden = guess.hidden if len(kept) == len(guess.hidden) else guess.hidden[kept]
             spans = [
                 Span(row.block_table, len(row.token_ids) + ahead, len(row.token_ids) + ahead + 1)
                 for row in drafting.active_rows
             ]
-            guessed = self._hidden(guessed, drafting.last_tokens, spans)
-            kept = drafting.extend(self._logits(guessed))
+            guess = self._guess(hidden, drafting.last_tokens, spans)
+            kept = drafting.extend(guess.logits, guess.best, guess.peaks)
             ahead += 1
 
-    def _catch_up(self, rows: Sequence[DraftRow | ObservedRow], stops: Sequence[int]) -> Tensor:
-        """Compute each row's tokens up to `stop` from true states. Returns the guess [rows, E] after their last."""
+    def _catch_up(self, rows: Sequence[DraftRow | ObservedRow], stops: Sequence[int]) -> HeadResult:
+        """Compute each row's tokens up to `stop` from true states. Returns the guess after the last of each."""
         states = [self._progress[row.request_id] for row in rows]
         spans = [
             Span(row.block_table, state.computed, stop) for row, state, stop in zip(rows, states, stops, strict=True)
@@ -118,21 +119,24 @@ class DraftHeadProposer:
         tokens = [
             token for row, span in zip(rows, spans, strict=True) for token in row.token_ids[span.start : span.stop]
         ]
-        hidden = torch.cat([state.hidden[: span.num_tokens] for state, span in zip(states, spans, strict=True)])
-        guessed = self._hidden(hidden, tokens, spans)
+        hidden = [state.hidden[: span.num_tokens] for state, span in zip(states, spans, strict=True)]
+        guess = self._guess(hidden[0] if len(hidden) == 1 else torch.cat(hidden), tokens, spans)
         for state, span in zip(states, spans, strict=True):
             state.computed, state.hidden = span.stop, state.hidden[span.num_tokens :].clone()
-        return guessed[last_rows(spans)] if len(tokens) > len(spans) else guessed
+        return guess
 
-    def _hidden(self, hidden: Tensor, tokens: Sequence[int], spans: Sequence[Span]) -> Tensor:
-        """Guessed states [T, E] of these tokens. hidden: [T, E] the state before each."""
-        ids = torch.tensor([tokens, positions(spans)], device=self.target.device)
-        embeddings = self.target.network.embedding(ids[0])
+    def _guess(self, hidden: Tensor, token_ids: Sequence[int], spans: Sequence[Span]) -> HeadResult:
+        """What follows the last token of each span. hidden: [T, E] the state before each of the tokens."""
+        places, last, attention = positions(spans), last_rows(spans), self.cache.attention(spans)
+        embedding = self.target.network.embedding
+        fused = self.fused.run(hidden, embedding, token_ids, places, last, self.cos, self.sin, attention)
+        if fused is not None:
+            return fused
+        ids = torch.tensor([token_ids, places], device=self.target.device)
         cos, sin = self.cos.index_select(0, ids[1]), self.sin.index_select(0, ids[1])
-        return self.network.guess(hidden, embeddings, cos, sin, self.cache.attention(spans))
-
-    def _logits(self, guessed: Tensor) -> Tensor:
-        return self.network.logits(guessed, self.rows).float()
+        guessed = self.network.guess(hidden, embedding(ids[0]), cos, sin, attention)[last]
+        logits = self.network.logits(guessed, self.rows).float()
+        return HeadResult(guessed, logits, *highest_columns(logits))
 
     @torch.no_grad()
     def observe(self, rows: Sequence[ObservedRow]) -> None:

@@ -53,20 +53,22 @@ class Drafting:
         """The newest draft token of each active row."""
         return [self._tokens[place][-1] for place in self.active]
 
-    def extend(self, logits: Tensor) -> list[int]:
+    def extend(self, logits: Tensor, best: Sequence[int] = (), peaks: Sequence[float] = ()) -> list[int]:
         """Choose a token for each active row. Returns the places, within `active` as it was, of those that go on.
 
-        logits: [A, Vd] float32 for the active rows. A row whose logits are not finite (its cached keys and values
-        may hold anything) drafts no further: the draft is only a guess, and the target needs none.
+        logits: [A, Vd] float32 for the active rows. best, peaks: the column of each row's highest logit and its
+        probability, where they are known. A row whose highest logit is not finite (its cached keys and values may
+        hold anything) drafts no further: the draft is only a guess, and the target needs none.
         """
-        logits, vocabulary = self._process(logits)
-        best = argmax_rows(logits)
-        highest = logits.gather(1, best[:, None])
-        finite = [math.isfinite(value) for value in highest.flatten().tolist()]
+        processed, vocabulary = self._process(logits)
+        if not best or processed is not logits:
+            best, peaks = highest_columns(processed)
+        logits = processed
+        finite = list(map(math.isfinite, peaks))
         if self.bars is not None:
-            for place, peak in zip(self.active, (highest - logits.logsumexp(1, True)).exp().tolist(), strict=True):
-                self.sureness[place] *= peak[0]
-        chosen: list[int] = best.tolist()
+            for place, peak in zip(self.active, peaks, strict=True):
+                self.sureness[place] *= peak
+        chosen = list(best)
         sampled = [place for place, row in enumerate(self.active_rows) if finite[place] and row.params.temperature > 0]
         if sampled:
             probs, columns = self._draw(logits[sampled], [self.rows[self.active[place]] for place in sampled])
@@ -126,3 +128,10 @@ class Drafting:
         is_end = token in params.stop_token_ids or (token in self.end_token_ids and not params.ignore_eos)
         is_sure = self.bars is None or self.sureness[index] > self.bars[index]
         return not is_end and is_sure and len(self._tokens[index]) < self.limits[index]
+
+
+def highest_columns(logits: Tensor) -> tuple[list[int], list[float]]:
+    """The column of each row's highest logit, and its probability: NaN where that logit is not finite."""
+    best = argmax_rows(logits)
+    peaks = (logits.gather(1, best[:, None]) - logits.logsumexp(1, True)).exp()
+    return best.tolist(), peaks.flatten().tolist()

@@ -76,20 +76,8 @@ class Layer(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_int64)
         for name in (
-            *(
-                "written",
-                "threads",
-                "taken",
-                "merged",
-                "plan",
-                "q",
-                "q_stride",
-                "k",
-                "k_stride",
-                "v",
-                "v_stride",
-                "out",
-            ),
+            *("written", "threads", "taken", "merged"),
+            *("plan", "q", "q_stride", "k", "k_stride", "v", "v_stride", "out"),
             *("keys", "values", "slot_stride", "head_stride", "key_scales", "value_scales"),
             *("scale_slot_stride", "scale_head_stride"),
         )

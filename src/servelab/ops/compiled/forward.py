@@ -6,6 +6,7 @@ what a layer computes is told in `servelab.model.network`.
 """
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from servelab.ops.compiled import team
 from servelab.ops.compiled.attention import as_layer, as_plan, attend_items, merge_items, write_token
+from servelab.ops.compiled.draft import HEAD_LOOPS, HeadPass, enter_head, leave_head
 from servelab.ops.compiled.kernel import FAST_MATH, Kernel
 from servelab.ops.compiled.linear import PARALLEL_PRODUCTS, multiply_panels
 from servelab.ops.compiled.plan import PagedRead
 from servelab.ops.compiled.pointwise import float_bits, gate, normalise, rotate
 from servelab.ops.compiled.vector import address_of, as_integers, call, make_pointer, take_next
-from servelab.ops.layer import LayerWeights
+from servelab.ops.layer import HeadResult, HeadWeights, Layers, LayerWeights
 
 # Tokens that the feed-forward part takes at a time: its activations, the widest of all, need room for no more.
 FED = 192
@@ -34,12 +36,12 @@ GATED = 512
 
 
 class Pass(ctypes.Structure):
-    """A pass of T tokens through some layers: sizes, and addresses."""
+    """A pass of T tokens through some layers: sizes, and addresses. head: of a `HeadPass`, or 0."""
 
     _fields_ = [
         (name, ctypes.c_int64)
         for name in (
-            *("counters", "layers", "weights", "attention", "plan", "threads"),
+            *("counters", "layers", "weights", "attention", "plan", "head", "threads"),
             *("tokens", "hidden", "heads", "kv_heads", "head_dim", "inner", "eps"),
             *("x", "cos", "sin", "normed", "projected", "attended", "gated"),
         )
@@ -57,10 +59,15 @@ def run_pass(arguments: Any) -> None:
     weights = carray(as_weights(step.weights), step.layers)
     attention = carray(as_layer(step.attention), step.layers)
     loops = loops_of_layer(step.tokens)
-    thread = take_next(as_integers(step.counters), loops * step.layers)
+    counters, ends = as_integers(step.counters), loops * step.layers
+    thread = take_next(counters, ends + HEAD_LOOPS)
+    if step.head != 0:
+        enter_head(counters, ends, step, plan.barrier)
     for index in range(step.layers):
         scratch = plan.scratch + thread * plan.scratch_bytes
         run_layer(step, loops * index, weights[index], attention[index], plan, scratch)
+    if step.head != 0:
+        leave_head(counters, ends, step, plan.barrier)
 
 
 @njit
@@ -170,38 +177,66 @@ def gate_tokens(counters: Any, place: Any, step: Any, tokens: Any) -> None:
 PASS = Kernel(run_pass)
 
 
-def run_layers(
-    x: Tensor,
-    weights: ctypes.Array[LayerWeights],
-    indices: Sequence[int],
-    H: int,
-    inner: int,
-    eps: float,
+def run_layers(x: Tensor, layers: Layers, cos: Tensor, sin: Tensor, read: PagedRead) -> Tensor:
+    """See `servelab.ops.run_layers`."""
+    x = x.clone(memory_format=torch.contiguous_format)
+    run(x, layers, cos.data_ptr(), sin.data_ptr(), read, None)
+    return x
+
+
+def run_head(
+    hidden: Tensor,
+    token_ids: Sequence[int],
+    positions: Sequence[int],
+    last: Sequence[int],
+    weights: HeadWeights,
+    layers: Layers,
+    vocabulary_size: int,
     cos: Tensor,
     sin: Tensor,
     read: PagedRead,
-) -> Tensor:
-    """See `servelab.ops.run_layers`."""
+) -> HeadResult:
+    """See `servelab.ops.run_head`."""
+    T, E = hidden.shape
+    D, B = read.head_dim, len(last)
+    x = torch.empty(T, E)
+    logits = torch.empty(B, vocabulary_size)
+    room = torch.empty(2 * T * E + B * E + 2 * T * D + B)
+    joined = room.data_ptr()
+    picked = joined + 8 * T * E
+    turns = picked + 4 * B * E
+    peaks = room[-B:]
+    numbers = array("q", (*token_ids, *positions, *last, *last))
+    tokens, _ = numbers.buffer_info()
+    best = tokens + 8 * (2 * T + B)
+    head = HeadPass(
+        *(weights, tokens, tokens + 8 * T, hidden.data_ptr(), cos.data_ptr(), sin.data_ptr()),
+        *(joined, tokens + 16 * T, B, picked, vocabulary_size, logits.data_ptr(), best, peaks.data_ptr()),
+    )
+    run(x, layers, turns, turns + 4 * T * D, read, head)
+    return HeadResult(x if B == T else x[list(last)], logits, numbers[2 * T + B :].tolist(), peaks.tolist())
+
+
+def run(x: Tensor, layers: Layers, cos: int, sin: int, read: PagedRead, head: HeadPass | None) -> None:
+    """Run layers in place on x [T, E]. cos, sin: addresses of [T, D]. head: what stands around them, if anything."""
     T, E = x.shape
-    G, D = read.num_kv_heads, read.head_dim
+    H, G, D, inner = layers.num_heads, read.num_kv_heads, read.head_dim, layers.inner_size
     size = (H + 2 * G) * D
     threads = team.threads_for(T * E * (E + 3 * inner), PARALLEL_PRODUCTS)
     read.prepare(H, threads)
-    x = x.clone(memory_format=torch.contiguous_format)
     fed = min(T, FED)
     widest = max(T * size, fed * 2 * inner)
     room = torch.empty(T * E + widest + max(T * H * D, fed * inner))
     normed = room.data_ptr()
     projected = normed + 4 * T * E
     attended = gated = projected + 4 * widest  # what was attended has been projected when the first row is gated
-    layers = len(weights)
     k, v = projected + 4 * H * D, projected + 4 * (H + G) * D
-    attention = read.layers(indices, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
-    counters = (ctypes.c_int64 * (loops_of_layer.py_func(T) * layers + 1))()
+    attention = read.layers(layers.indices, projected, k, v, (4 * size, 4 * size, 4 * size), attended)
+    counters = (ctypes.c_int64 * (loops_of_layer.py_func(T) * len(layers.indices) + HEAD_LOOPS + 1))()
     step = Pass(
-        *(ctypes.addressof(counters), layers, ctypes.addressof(weights), ctypes.addressof(attention)),
-        *(ctypes.addressof(read.plan), threads, T, E, H, G, D, inner, float_bits(eps)),
-        *(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), normed, projected, attended, gated),
+        *(ctypes.addressof(counters), len(layers.indices), ctypes.addressof(layers.weights)),
+        *(ctypes.addressof(attention), ctypes.addressof(read.plan)),
+        *(0 if head is None else ctypes.addressof(head), threads),
+        *(T, E, H, G, D, inner, float_bits(layers.eps), x.data_ptr(), cos, sin, normed, projected, attended, gated),
     )
     team.run(PASS, step, threads)
-    return x

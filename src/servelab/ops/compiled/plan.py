@@ -24,7 +24,8 @@ BUNDLES = 4
 # Products of query and key numbers for which a second thread pays.
 PARALLEL_PRODUCTS = 32 * 1024
 
-FIELDS = [field[0] for field in Layer._fields_]
+# The fields of a Layer that change from step to step: from `plan` to `out`.
+STEP_FIELDS = slice(4, 12)
 # Of each storage: the layers, where the first one's keys lie, and all their places.
 PLACES: "WeakKeyDictionary[KVView, tuple[tuple[int, ...], int, npt.NDArray[np.int64]]]" = WeakKeyDictionary()
 
@@ -103,10 +104,8 @@ class PagedRead:
     ) -> ctypes.Array[Layer]:
         """What each layer reads and writes. q, k, v, out: addresses of float32; strides: bytes a row of q, k and v."""
         places = np.array(layer_places(self.storage, tuple(indices)))  # a copy
-        row = as_numbers(Layer(plan=ctypes.addressof(self.plan), q=q, k=k, v=v, out=out))
-        places[:, row != 0] = row[row != 0]
-        for name, stride in zip(("q_stride", "k_stride", "v_stride"), strides, strict=True):
-            places[:, FIELDS.index(name)] = stride
+        (q_stride, k_stride, v_stride), plan = strides, ctypes.addressof(self.plan)
+        places[:, STEP_FIELDS] = plan, q, q_stride, k, k_stride, v, v_stride, out
         return (Layer * len(indices)).from_buffer(places.data)
 
     def __call__(self, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
