@@ -21,6 +21,8 @@ from servelab.speculative import DraftHead, DraftModel, NGram, Speculation
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 OUTPUT_TOKENS = 96
+# Requests of a lane in one round, at least: how much a draft brings differs from prompt to prompt.
+REQUESTS = 8
 PLAIN = "plain"
 BARS = {("ordinary", "draft head, adaptive"): 1.3, ("ngram_tasks", "n-gram, adaptive"): 2.0}
 
@@ -111,9 +113,9 @@ class Lane:
         self.outputs.clear()
 
     def speed(self) -> float:
-        """Decoded tokens per second over at least four requests."""
+        """Decoded tokens per second over at least `REQUESTS` requests."""
         tokens, seconds = 0, 0.0
-        for _ in range(max(1, 4 // self.batch_size)):
+        for _ in range(max(1, REQUESTS // self.batch_size)):
             batch = [self.prompts[(self.next + i) % len(self.prompts)] for i in range(self.batch_size)]
             self.next += self.batch_size
             new_tokens, new_seconds = self.serve(batch)
