@@ -25,6 +25,7 @@ from form import tags, violations
 from nbformat import NotebookNode
 
 NOTEBOOKS = Path(__file__).resolve().parent
+RECORDS = NOTEBOOKS.parent / "src" / "servelab" / "course" / "static" / "kernel"  # see `servelab.course.watched`
 BUDGET_SECONDS = 90
 MAX_NOTEBOOK_BYTES = 1_500_000
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -95,7 +96,7 @@ def environment(data: Path, *, solved: bool) -> dict[str, str]:
     values = {name: value for name, value in os.environ.items() if name != "SERVELAB_EDITION"}
     values.update(SERVELAB_DATA=str(data), HF_HUB_OFFLINE="1", PYDEVD_DISABLE_FILE_VALIDATION="1")
     if solved:
-        values["SERVELAB_EDITION"] = "solved"
+        values.update(SERVELAB_EDITION="solved", SERVELAB_KEEP_RECORDS=str(RECORDS))
     else:  # tests run beside each other: threads that wait must not take the other's core
         values.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return values

@@ -184,7 +184,7 @@ reveal("02.same-tokens", {"actual": different, "places": jumps}, "\n".join(rows)
 #
 # The next cell gathers for layer 0, beside the run that kept everything in a row. Then it shows how plain PyTorch reads
 # one request: a range of slots as it lies, a list of slots through a gather; the attention after it is the same. A
-# compiled kernel, which the engine takes where it can, does without the copy: it walks the table, as the GPU's does.
+# compiled kernel does without the copy. How it reads is a part of its own, at the end of section 3.
 
 # %% id="gather-run" tags=["deeper"]
 n, table = last.requests[0].num_computed_tokens, tables[0]
@@ -377,6 +377,126 @@ taken = [(attention_ms(in_range), attention_ms(in_blocks)) for _ in range(20)]  
 row_ms, table_ms = min(pair[0] for pair in taken), min(pair[1] for pair in taken)
 print(f"One request, {n:,} stored tokens: {row_ms:.2f} ms a step from one range,")
 print(f"{table_ms:.2f} ms through a table, {table_ms / row_ms:.1f} times ({machine()})")
+
+# %% [markdown] id="kernel" tags=["deeper"]
+# ### Deeper: the kernel reads through the table
+#
+# The gather of section 2 makes a copy. So each byte of K and V is read, written into the copy, and read again, in every
+# layer of every step. A kernel that reads through the table needs no copy. Measure both on this machine: the same
+# request, the same 1,024 stored tokens. Where the engine has no compiled kernel, the second gathers too, and says so.
+
+# %% id="kernel-pain" tags=["deeper"]
+from servelab.course import watched
+from servelab.figures import kernel_access
+from servelab.kernels import paged_attention
+from servelab.kernels.inspect import observe, observe_kernel
+from servelab.kernels.language import tl, triton
+from servelab.kernels.paged_attention import find_slots
+
+batch = AttentionBatch([1], [n], [-1], [order], block_size=16)
+gathering = CachedAttention(batch, in_blocks.storage, "naive")
+taken = [(attention_ms(gathering), attention_ms(in_blocks)) for _ in range(20)]  # in turn, best of 20
+copy_ms, walk_ms = min(pair[0] for pair in taken), min(pair[1] for pair in taken)
+kv_bytes = 30 * 2 * n * 3 * 64 * 4
+print(f"K and V of {n:,} tokens, 30 layers: {kv_bytes:,} bytes. With a copy, moved: 3 × that, {3 * kv_bytes:,} bytes.")
+print(f"{copy_ms:.2f} ms a step with a copy, {walk_ms:.2f} ms without: {copy_ms / walk_ms:.1f} times.")
+print(f"A compiled kernel read through the table: {in_blocks.compiled is not None}. Measured on {machine()}")
+
+# %% [markdown] id="kernel-by-hand" tags=["deeper"]
+# ### Deeper: which program reads what, by hand
+#
+# A GPU's kernel starts many **programs** side by side. Each has a number, its **program id**, and computes its part of
+# the result. None is handed A's keys in a row: each finds them through the table. A has 9 stored tokens and the table
+# [0, 1, 3]. With a pencil, for each token: *position* ÷ 4 is the entry of the table, the remainder is the slot in it.
+#
+# - tokens 0 to 3: entry 0 says block 0, slots 0, 1, 2, 3
+# - tokens 4 to 7: entry 1 says block 1, slots 4, 5, 6, 7
+# - token 8: entry 2 says block 3, 3 × 4 + 0 = slot 12
+#
+# You need no GPU to see it: Triton, the language of the kernel, has an **interpreter**. It runs program after program on
+# the CPU, and here each load is written down: which program, which slot, how many bytes.
+
+# %% id="kernel-predict" tags=["deeper"]
+predict("02.kernel-reads")
+
+# %% id="kernel-reveal" tags=["deeper"]
+table = engine.trace.state_at(ninth_step).requests[0].block_table  # A of section 1, with 9 tokens
+def decode(keys, values, table, num_tokens):
+    """Watch the programs of one decode: 9 query heads, one request."""
+    arguments = torch.randn(1, 9, 64), keys, values, torch.tensor([table]).int(), torch.tensor([num_tokens]).int()
+    return observe(paged_attention, *arguments, num_splits=1)
+seen = watched("02.reads", decode, engine.storage.keys(0), engine.storage.values(0), table, 9)
+stored_bytes = 9 * 3 * 64 * 4
+picture = kernel_access(
+    seen, "keys", slot_elements=3 * 64, num_slots=28, block_size=4, names={0: "A", 1: "A", 2: "B", 3: "A"},
+    programs=[f"program of KV head {g}" for g in range(3)],
+    sentence=f"Each program reads A's 9 slots through the table, its own head of each: {stored_bytes // 3:,} bytes of K.",
+)
+times = seen.loaded_bytes("keys") / stored_bytes
+numbers = {"programs": len(seen.programs), "bytes": seen.loaded_bytes("keys") + seen.loaded_bytes("values")}
+reveal("02.kernel-reads", {"actual": times, **numbers}, picture)
+
+# %% [markdown] id="kernel-formula" tags=["deeper"]
+# With *S* tokens stored, *G* KV heads, *D* numbers a head and *e* bytes a number, all programs together ask for
+#
+# - **bytes** = 2 × *S* × *G* × *D* × *e*  (K and V × tokens × KV heads × numbers a head × bytes a number)
+#
+# These bytes are **requested**. A GPU's caches may answer a part of them, so that less comes from its memory.
+
+# %% id="kernel-source" tags=["deeper"]
+print(f"2 × 9 tokens × 3 KV heads × 64 numbers × 4 bytes = {2 * stored_bytes:,} bytes of K and V;")
+print(f"and {seen.loaded_bytes('block_tables')} bytes of the table: each program looks up the block of every token")
+source(find_slots)
+
+# %% [markdown] id="kernel-knob" tags=["deeper"]
+# ### Deeper: change one thing, the KV heads
+#
+# Nine KV heads (**MHA**, one for each query head), three (**GQA**), one (**MQA**, all share it). What happens to the bytes?
+# And what happens to the number of programs, when a GPU such as the H100 has 132 processors that all want work?
+
+# %% id="kernel-knob-run" tags=["deeper"]
+rows, programs = {}, {}
+for heads in (9, 3, 1):
+    cache = torch.randn(2, 25, 4, heads, 64)
+    seen = watched(f"02.heads-{heads}", decode, *cache, list(range(25)), 100)
+    kv = seen.loaded_bytes("keys") + seen.loaded_bytes("values")
+    programs[heads] = len(seen.programs)
+    rows[f"KV heads: {heads}, programs: {programs[heads]}"] = {"K and V": kv, "table, queries": seen.loaded_bytes() - kv}
+show(bars(
+    rows, x_title="bytes requested, one request of 100 tokens, one layer",
+    sentence="Fewer KV heads ask for fewer bytes, and leave fewer programs to do the work.",
+))
+for heads, number in programs.items():
+    print(f"KV heads: {heads}. Requests until each of 132 processors has a program: {132 / number:.0f}")
+
+# %% [markdown] id="kernel-fault" tags=["deeper"]
+# Here sharing turns against itself: one request with one KV head keeps one processor busy. So real kernels also split a
+# long context among programs, and **merge** the parts. That writes and reads the parts once more.
+#
+# ### Deeper: find the wrong index
+#
+# Below is a kernel of three lines. It copies A's keys into a row, one program a token. One number in it is wrong. On a
+# GPU it would read whatever lies there, or end the process. Here its programs are watched. Read the report: which
+# program, which line, which element. Then mend the line and run the cell again.
+
+# %% id="kernel-fault-run" tags=["deeper"]
+@triton.jit
+def copy_keys(keys, table, out, D: tl.constexpr):
+    token, numbers = tl.program_id(0), tl.arange(0, D)
+    slot = tl.load(table + token // 4) * 16 + token % 4
+    tl.store(out + token * D + numbers, tl.load(keys + slot * D + numbers))
+
+keys = engine.storage.keys(0)[:, :, 0].contiguous()  # KV head 0: 7 blocks of 4 slots, 64 numbers each
+arguments = keys, torch.tensor(table).int(), torch.empty(9, 64)
+seen = watched("02.fault", observe_kernel, copy_keys, (9,), *arguments, D=64)
+print(f"{len(seen.programs)} programs, {len(seen.faults)} reported.", *seen.faults, sep="\n")
+slots = [access.ranges[0][0] // 64 for access in seen.accesses("load", "keys")]
+print(f"Slots that the programs read: {slots}")
+
+# %% [markdown] id="kernel-fault-end" tags=["deeper"]
+# The report names one program, and four more are as wrong: those of block 1 read slots 16 to 19, which are inside the
+# pool and hold somebody else's keys. A watched address catches what leaves the memory. What stays inside and is wrong,
+# only a comparison with a **reference** finds: the same result, computed plainly. Every kernel here has one.
 
 # %% [markdown] id="loop-4"
 # ## 4. Two requests, one block

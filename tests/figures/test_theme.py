@@ -5,7 +5,7 @@ import itertools
 import plotly.graph_objects as go
 import pytest
 
-from servelab.figures.theme import CARD, MIN_TEXT, STYLES, card
+from servelab.figures.theme import CARD, INK, MIN_TEXT, SERIES, STYLES, card, ink_on
 
 LAB_DARK = "#111111"
 WITH_TEXT = [
@@ -49,3 +49,10 @@ def test_a_card_is_opaque_and_its_text_large_enough():
     assert figure.layout.paper_bgcolor == CARD
     assert figure.layout.xaxis.tickfont.size >= MIN_TEXT
     assert figure.layout.title.text == "A title"
+
+
+@pytest.mark.parametrize("fill", SERIES)
+def test_the_ink_on_a_series_stands_out_more_than_the_other(fill):
+    ink = ink_on(fill)
+    (other,) = {"#FFFFFF", INK} - {ink}
+    assert _contrast(ink, fill) >= max(4.0, _contrast(other, fill))

@@ -11,7 +11,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from servelab.course import content
+from servelab.course.watching import KEEP, RECORDS
 from servelab.course.workspace import learner_edition
+from servelab.trace.kernel import KernelRecord
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 CHAPTERS = ("00_start_here", "01_the_bottleneck", "02_paged_attention")
@@ -19,7 +21,7 @@ MAX_SECONDS = 90
 NOT_DONE = "Not done yet"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-_ran: dict[tuple[str, bool], tuple[NotebookNode, float]] = {}
+_ran: dict[tuple[str, bool], tuple[NotebookNode, float, Path]] = {}
 
 
 @pytest.fixture(params=CHAPTERS)
@@ -33,14 +35,21 @@ def learner(build, source, tmp_path) -> NotebookNode:
     return run(build, source, tmp_path, path55=False)[0]
 
 
-def run(build, source: Path, folder: Path, *, path55: bool) -> tuple[NotebookNode, float]:
-    """Execute the learner's edition, or the cells of the 55-minute path alone, away from the repository."""
+def run(build, source: Path, folder: Path, *, path55: bool) -> tuple[NotebookNode, float, Path]:
+    """Execute the learner's edition, or the cells of the 55-minute path alone, away from the repository.
+
+    Returns the notebook, seconds, and the folder with what its kernels did.
+    """
     if (source.stem, path55) not in _ran:
         notebook = learner_edition(build.notebook_path(source))
         if path55:
             notebook.cells = [cell for cell in notebook.cells if "path55" in cell.metadata.get("tags", [])]
-        seconds = build.execute(notebook, folder=folder, solved=False)
-        _ran[source.stem, path55] = notebook, seconds
+        records = folder / "records"
+        records.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(KEEP, str(records))
+            seconds = build.execute(notebook, folder=folder, solved=False)
+        _ran[source.stem, path55] = notebook, seconds, records
     return _ran[source.stem, path55]
 
 
@@ -110,7 +119,7 @@ def test_the_solved_edition_passes_its_self_tests_and_warns_of_nothing(build, so
 
 
 def test_the_learners_edition_runs_from_top_to_bottom_in_time(build, source, tmp_path, record_property):
-    notebook, seconds = run(build, source, tmp_path, path55=False)
+    notebook, seconds, _ = run(build, source, tmp_path, path55=False)
     record_property("seconds", round(seconds, 1))
     assert seconds < MAX_SECONDS
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -137,7 +146,7 @@ def test_nothing_that_explains_an_answer_reaches_the_browser_before_it(learner, 
 
 @pytest.mark.slow
 def test_the_55_minute_path_runs_on_its_own(build, form, source, tmp_path):
-    notebook, seconds = run(build, source, tmp_path, path55=True)
+    notebook, seconds, _ = run(build, source, tmp_path, path55=True)
     assert sum(cell.cell_type == "code" for cell in notebook.cells) >= 3
     errors = [output for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "error"]
     assert errors == []
@@ -176,3 +185,12 @@ def test_a_leaked_explanation_is_noticed(waiting):
     assert leaked(waiting, [secret]) == []
     waiting.metadata["widgets"] = {"state": {"view": {"html": f"<p>{secret}, and more</p>"}}}
     assert leaked(waiting, [secret]) == [secret]
+
+
+def test_where_triton_does_not_run_the_records_are_those_of_the_chapter(build, source, tmp_path):
+    pytest.importorskip("triton", reason="no Triton for this system: nothing to compare the records with")
+    number = source.stem[:2]
+    fresh = {path.name: KernelRecord.load(path) for path in run(build, source, tmp_path, path55=False)[2].iterdir()}
+    kept = {path.name: KernelRecord.load(path) for path in RECORDS.glob(f"{number}.*.json")}
+    assert sorted(fresh) == sorted(kept), f"run: python notebooks/build.py {number}"
+    assert fresh == kept

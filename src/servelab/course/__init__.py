@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from servelab.course.primer import readiness
     from servelab.course.question import quiz
     from servelab.course.selftest import check, hint
+    from servelab.course.watching import watched
     from servelab.course.word import glossary, own_words
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "reveal": "prediction",
     "show": "picture",
     "source": "code",
+    "watched": "watching",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "reveal",
     "show",
     "source",
+    "watched",
 ]
 
 

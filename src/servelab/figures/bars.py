@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from servelab.figures.theme import INK, SERIES, STYLES, card
+from servelab.figures.theme import SERIES, STYLES, card, ink_on
 
 
 def bars(
@@ -29,7 +29,8 @@ def bars(
     widest = 100.0 if percent else max(totals.values(), default=1.0)
     for number, part in enumerate(parts):
         style = STYLES.get((styles or {}).get(part, part))
-        fill, ink = (style.fill[0], style.ink[0]) if style else (SERIES[number % len(SERIES)], INK)
+        series = SERIES[number % len(SERIES)]
+        fill, ink = (style.fill[0], style.ink[0]) if style else (series, ink_on(series))
         values = [row.get(part, 0) * (100 / totals[name] if percent else 1) for name, row in rows.items()]
         figure.add_bar(
             y=list(rows),

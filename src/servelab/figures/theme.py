@@ -117,3 +117,17 @@ def card(
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
     return figure
+
+
+def ink_on(fill: str) -> str:
+    """White or ink: the one that stands out more on a fill "#RRGGBB" (WCAG 2's contrast)."""
+    light, dark = luminance("#FFFFFF"), luminance(INK)
+    own = luminance(fill)
+    return "#FFFFFF" if (light + 0.05) / (own + 0.05) > (own + 0.05) / (dark + 0.05) else INK
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of "#RRGGBB", 0 to 1."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -87,6 +87,14 @@ CHAPTER = Chapter(
             "内部碎片",
             _("Slots that a request owns and never uses; with blocks, the end of its last one."),
         ),
+        GlossaryTerm(
+            "kernel",
+            "内核函数",
+            _("A function that a GPU runs: many programs side by side, each for a part of the result."),
+        ),
+        GlossaryTerm(
+            "program id", "程序编号", _("Which of a kernel's programs this is, and so which part it computes.")
+        ),
         GlossaryTerm("capacity", "容量", _("How many requests a KV pool holds at the same time.")),
         GlossaryTerm(
             "reference count",

@@ -30,6 +30,11 @@ def _copies(values: object) -> str:
     return {0: "place", 1: "one"}.get(dict(values)["actual"], "both")  # type: ignore[call-overload]
 
 
+def _reads(values: object) -> str:
+    """Which choice a launch is that asked for each number of K so many times."""
+    return {1: "once", 3: "group"}.get(dict(values)["actual"], "all")  # type: ignore[call-overload]
+
+
 _PROMPT = SYSTEM_TOKENS + QUESTION_TOKENS
 _TAKEN = tokens_taken_over(_PROMPT, SYSTEM_TOKENS, BLOCK_SIZE)
 
@@ -235,5 +240,37 @@ PREDICTIONS = (
         ),
         how="counted",
         decide=_copies,
+    ),
+    Prediction(
+        "02.kernel-reads",
+        _(
+            "A decodes with 9 stored tokens. The model has 9 query heads and 3 KV heads: 3 query heads look at the "
+            "same keys. **How many times does the kernel, all its programs together, ask for each stored number of "
+            "K?**"
+        ),
+        _(
+            "There were {programs} programs, one for each KV head. Each holds the queries of the 3 heads that share "
+            "it, as rows of one tile, and reads a tile of keys once for all of them: K and V together {bytes:,} bytes. "
+            "All three find their slots through the same table."
+        ),
+        choices=(
+            Choice(
+                "once",
+                _("Once"),
+                _("The queries that share a KV head sit in one program, so one read serves all 3 of them."),
+            ),
+            Choice(
+                "group",
+                _("3 times: once for each query head that shares it"),
+                _("That is what a program for each query head would do, or a copy of K for each of them."),
+            ),
+            Choice(
+                "all",
+                _("9 times: once for each query head"),
+                _("A query head looks at one KV head only, its group's. The other two it never needs."),
+            ),
+        ),
+        how="counted",
+        decide=_reads,
     ),
 )
