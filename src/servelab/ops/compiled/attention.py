@@ -89,9 +89,10 @@ as_plan = make_pointer(numba.from_dtype(np.dtype(Plan)))
 as_layer = make_pointer(numba.from_dtype(np.dtype(Layer)))
 
 
-def scratch_floats(width: int, rows: int) -> int:
-    """Floats of a thread's room: see `attend_range` for what lies in it."""
-    return 2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16 + rows * width + 2 * part_floats(width, rows)
+def scratch_floats(width: int, rows: int, heads: int) -> int:
+    """Floats of a thread's room: see `attend_range` for what lies in it, and behind it two parts."""
+    fixed = 2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16
+    return fixed + max(heads * rows * width, rows * width + 2 * part_floats(width, rows))
 
 
 @njit(fastmath=FAST_MATH)
@@ -115,8 +116,7 @@ def attend_items(counters: Any, place: Any, layer: Any, plan: Any, scratch: Any)
             break
         while first >= first_items[sequence + 1]:
             sequence += 1
-        for item in range(first, first + plan.bundle):
-            attend_item(layer, plan, scratch, sequence, item - first_items[sequence])
+        attend_item(layer, plan, scratch, sequence, first - first_items[sequence])
 
 
 @njit(fastmath=FAST_MATH)
@@ -173,7 +173,7 @@ def read_scale(kind: Any, address: Any) -> Any:
 
 @njit(fastmath=FAST_MATH)
 def attend_item(layer: Any, plan: Any, scratch: Any, sequence: Any, item: Any) -> None:
-    """One range of a context for all its queries, or all ranges for one block of them; of one KV head."""
+    """One range of a context for all its queries, or all ranges for one block of them; of `plan.bundle` KV heads."""
     width, group = plan.width, plan.heads // plan.kv_heads
     head, unit = item % plan.kv_heads, item // plan.kv_heads
     queries = carray(as_integers(plan.query_lengths), plan.sequences)[sequence]
@@ -189,18 +189,23 @@ def attend_item(layer: Any, plan: Any, scratch: Any, sequence: Any, item: Any) -
     position = context - queries + first_token
     part = scratch + 4 * (2 * RANGE + 2 * TILE + 3 * TILE * width + MOST_ROWS * TILE + 16 + rows * width)
     total = part + 4 * rows * (width + 2)
-    load_queries(layer, plan, first_row + first_token, tokens, head, part - 4 * rows * width)
+    queries = part - 4 * rows * width
+    row = first_row + first_token
     if first_part >= 0:
+        for i in range(plan.bundle):  # those of the further heads reach into the room of parts, which is not needed
+            load_queries(layer, plan, row, tokens, head + i, queries + 4 * i * rows * width)
         part = plan.parts + 4 * (first_part + item * rows * (width + 2))
-        start = unit * RANGE
-        attend_range(layer, plan, scratch, sequence, head, position, rows, start, min(start + RANGE, context), part)
+        start, stop = unit * RANGE, min(unit * RANGE + RANGE, context)
+        attend_range(layer, plan, scratch, sequence, head, plan.bundle, position, rows, start, stop, part)
         return
-    clear(total, rows, width)
-    for start in range(0, position + tokens, RANGE):
-        stop = min(start + RANGE, position + tokens)
-        attend_range(layer, plan, scratch, sequence, head, position, rows, start, stop, part)
-        merge(total, part, rows, width)
-    finish(layer, plan, first_row + first_token, tokens, head, total)
+    for i in range(plan.bundle):
+        load_queries(layer, plan, row, tokens, head + i, queries)
+        clear(total, rows, width)
+        for start in range(0, position + tokens, RANGE):
+            stop = min(start + RANGE, position + tokens)
+            attend_range(layer, plan, scratch, sequence, head + i, 1, position, rows, start, stop, part)
+            merge(total, part, rows, width)
+        finish(layer, plan, row, tokens, head + i, total)
 
 
 @njit(fastmath=FAST_MATH)
@@ -240,7 +245,8 @@ def attend_range(
     plan: Any,
     scratch: Any,
     sequence: Any,
-    head: Any,
+    first_head: Any,
+    heads: Any,
     position: Any,
     rows: Any,
     start: Any,
@@ -249,13 +255,15 @@ def attend_range(
 ) -> None:
     """Attend to positions start..stop-1 and leave acc, m and l in `part`. position: of the first rows' token.
 
+    heads: KV heads from `first_head` on, whose parts lie behind each other. Tile by tile they take turns, so that the
+    slots of a tile, which lie side by side for all heads, come from memory together.
     In `scratch`: slots [256], row addresses [32] (both int64), K and V widened [32, width], K turned [width, 32],
-    scores [6, 32], factors [16] (the last 6 of them 1), and the queries [rows, width].
+    scores [6, 32], factors [16] (the last 6 of them 1), and the queries [heads, rows, width].
 
     A cache of float32 is read where it lies; other formats, and heads that do not fill vectors, are widened first.
     """
-    D, width, kind, group = plan.head_dim, plan.width, plan.kind, plan.heads // plan.kv_heads
-    in_place = kind == FLOAT32 and width == D
+    width = plan.width
+    in_place = plan.kind == FLOAT32 and width == plan.head_dim
     addresses = scratch + 8 * RANGE
     wide_k = addresses + 8 * TILE
     wide_v = wide_k + 4 * TILE * width
@@ -270,45 +278,84 @@ def attend_range(
     for i in range(TILE):
         lines[i] = wide_k + 4 * i * width
     carray(as_floats(factors + 4 * ONES), MOST_ROWS)[:] = np.float32(1.0)
-    clear(part, rows, width)
+    for head in range(heads):
+        clear(part + 4 * head * rows * (width + 2), rows, width)
     for first in range(0, count, TILE):
-        keys = min(TILE, count - first)
-        for i in range(keys):
-            slot = slots[first + i]
-            place = slot * layer.slot_stride + head * layer.head_stride
-            scale_place = slot * layer.scale_slot_stride + head * layer.scale_head_stride
-            if first + TILE + i < count:
-                ahead = slots[first + TILE + i] * layer.slot_stride + head * layer.head_stride
+        for head in range(first_head, first_head + heads):
+            at = head - first_head
+            attend_tile(
+                *(layer, plan, slots, first, count, head, position - start, rows, in_place),
+                *(addresses, wide_k, wide_v, turned, scores, factors),
+                *(queries + 4 * at * rows * width, part + 4 * at * rows * (width + 2)),
+            )
+
+
+@njit(fastmath=FAST_MATH)
+def attend_tile(
+    layer: Any,
+    plan: Any,
+    slots: Any,
+    first: Any,
+    count: Any,
+    head: Any,
+    position: Any,
+    rows: Any,
+    in_place: Any,
+    addresses: Any,
+    wide_k: Any,
+    wide_v: Any,
+    turned: Any,
+    scores: Any,
+    factors: Any,
+    queries: Any,
+    part: Any,
+) -> None:
+    """Attend to the slots ``slots[first : first + 32]`` of the `count` of a range, with one KV head.
+
+    position: of the first rows' token, counted from the beginning of the range. The others as in `attend_range`.
+    """
+    D, width, kind, group = plan.head_dim, plan.width, plan.kind, plan.heads // plan.kv_heads
+    lines = carray(as_integers(addresses), TILE)
+    keys = min(TILE, count - first)
+    for i in range(keys):
+        slot = slots[first + i]
+        place = slot * layer.slot_stride + head * layer.head_stride
+        scale_place = slot * layer.scale_slot_stride + head * layer.scale_head_stride
+        if in_place:
+            lines[i] = layer.keys + place
+            continue
+        scale = read_scale(kind, layer.key_scales + scale_place)
+        read_vector(kind, layer.keys + place, scale, D, wide_k + 4 * i * width)
+        scale = read_scale(kind, layer.value_scales + scale_place)
+        read_vector(kind, layer.values + place, scale, D, wide_v + 4 * i * width)
+    # Ask for the next tile bit by bit: a processor waits when more than a few lines are on their way.
+    upcoming, some = first + TILE, (64 + D - 1) // D
+    # Behind the last key, rows of an earlier tile may be left: `weigh` overwrites whatever score they give.
+    for d in range(0, D, 8):
+        for i in range(0, TILE, 8):
+            for place in range(upcoming, min(upcoming + some, count)):
+                ahead = slots[place] * layer.slot_stride + head * layer.head_stride
                 for line in range(0, layer.head_stride, 64):
                     fetch(layer.keys + ahead + line)
                     fetch(layer.values + ahead + line)
+            upcoming += some
+            transpose_8x8(addresses + 8 * i, 4 * d, turned + 4 * (d * TILE + i), 4 * TILE)
+    row = 0
+    while row < rows:
+        some = tile_rows(rows - row)
+        visible = position + (row + some - 1) // group - first + 1  # keys that the last row sees
+        if visible > 0:
+            multiply(some, turned, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores, 4 * TILE, 0)
+            multiply(some, turned + 64, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores + 64, 4 * TILE, 0)
+            for r in range(some):
+                visible = min(position + (row + r) // group - first + 1, keys)
+                weigh(scores + 4 * r * TILE, visible, part, rows, width, row + r, factors + 4 * r)
+            acc = part + 4 * row * width
             if in_place:
-                lines[i] = layer.keys + place
-                continue
-            scale = read_scale(kind, layer.key_scales + scale_place)
-            read_vector(kind, layer.keys + place, scale, D, wide_k + 4 * i * width)
-            scale = read_scale(kind, layer.value_scales + scale_place)
-            read_vector(kind, layer.values + place, scale, D, wide_v + 4 * i * width)
-        # Behind the last key, rows of an earlier tile may be left: `weigh` overwrites whatever score they give.
-        for d in range(0, D, 8):
-            for i in range(0, TILE, 8):
-                transpose_8x8(addresses + 8 * i, 4 * d, turned + 4 * (d * TILE + i), 4 * TILE)
-        row = 0
-        while row < rows:
-            some = tile_rows(rows - row)
-            visible = position + (row + some - 1) // group - (start + first) + 1  # keys that the last row sees
-            if visible > 0:
-                multiply(some, turned, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores, 4 * TILE, 0)
-                multiply(some, turned + 64, 4 * TILE, D, queries + 4 * row * width, 4 * width, scores + 64, 4 * TILE, 0)
-                for r in range(some):
-                    visible = min(position + (row + r) // group - (start + first) + 1, keys)
-                    weigh(scores + 4 * r * TILE, visible, part, rows, width, row + r, factors + 4 * r)
-                acc = part + 4 * row * width
-                if in_place:
-                    add_in_place(layer, slots, first, keys, head, some, scores, acc, width, factors)
-                else:
-                    add_values(some, wide_v, 4 * width, keys, scores, acc, width, factors)
-            row += some
+                add_in_place(layer, slots, first, keys, head, some, scores, acc, width, factors)
+            else:
+                add_values(some, wide_v, 4 * width, keys, scores, acc, width, factors)
+        row += some
 
 
 @njit(fastmath=FAST_MATH)

@@ -19,7 +19,7 @@ from servelab.ops.compiled.part import part_floats
 
 # Query rows of an item of work: their vectors, sums and those of a range stay in the second-level cache.
 BLOCK_ROWS = 96
-# With as many for each thread, one takes the KV heads of a range together: a slot's numbers come from memory once.
+# With as many for each thread, one takes the KV heads of a range together: a slot's numbers lie side by side in memory.
 BUNDLES = 4
 # Products of query and key numbers for which a second thread pays.
 PARALLEL_PRODUCTS = 32 * 1024
@@ -58,7 +58,8 @@ class PagedRead:
             parts.append(num_parts if split else -1)
             if split:
                 num_parts += ranges * G * part_floats(width, queries * group)
-        room = scratch_floats(width, min(block_tokens, max(batch.query_lengths)) * group)
+        bundle = G if sum(items) >= BUNDLES * G * threads else 1
+        room = scratch_floats(width, min(block_tokens, max(batch.query_lengths)) * group, bundle)
         self.scratch = torch.empty(threads * room + num_parts)
 
         sequences = len(items)
@@ -87,7 +88,7 @@ class PagedRead:
             kind=format_index(self.storage),
             block_size=batch.block_size if batch.starts is None else max(batch.context_lengths),
             block_tokens=block_tokens,
-            bundle=G if sum(items) >= BUNDLES * G * threads else 1,
+            bundle=bundle,
             items=sum(items),
             parts=self.scratch.data_ptr() + 4 * threads * room,
             has_parts=int(num_parts > 0),
