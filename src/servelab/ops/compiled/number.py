@@ -261,3 +261,13 @@ def narrow_bfloat16(bits: Any) -> Any:
         return np.uint16(0x7FC0)
     odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
     return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+@njit(fastmath=FAST_MATH)
+def read_scale(kind: Any, address: Any) -> Any:
+    """The scale at an address: float16 for INT8, float32 for FP8; the other formats have none."""
+    if kind < INT8:
+        return np.float32(1.0)
+    if kind == INT8:
+        return widen_half(np.uint32(carray(as_halves(address), 1)[0]))
+    return carray(as_floats(address), 1)[0]
