@@ -15,7 +15,7 @@ import pytest
 
 VERSIONS = ("3.6.0", "3.9.0")
 ROOM = Path(__file__).parent
-TESTS = (*("inspect", "test_paged_attention.py", "test_quantize_kv.py", "test_rejection_sample.py"),)
+TESTS = ("inspect", "test_paged_attention.py", "test_quantize_kv.py", "test_rejection_sample.py")
 OFFLINE = re.compile(r"Failed to establish|Name or service|Temporary failure", re.I)
 UNKNOWN = "No matching distribution"
 

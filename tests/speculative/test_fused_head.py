@@ -150,3 +150,12 @@ def test_only_where_it_may(target: Model, tmp_path, monkeypatch: pytest.MonkeyPa
     assert Pass(random_model(replace(model.config, tie_word_embeddings=False)), tmp_path).in_one() is None
     monkeypatch.setattr(backend, "choice", "plain")
     assert Pass(tied_target(target), tmp_path).in_one() is None
+
+
+def test_a_position_beyond_the_tables_is_refused(target: Model, tmp_path) -> None:
+    run = Pass(tied_target(target), tmp_path)
+    run.cos, run.sin = run.cos[:311], run.sin[:311]
+    assert run.in_one() is not None
+    run.cos, run.sin = run.cos[:310], run.sin[:310]
+    with pytest.raises(ValueError, match=r"expected positions in 0\.\.309, got 310"):
+        run.in_one()

@@ -41,12 +41,15 @@ class FusedHead:
         """What `HeadNetwork` guesses for the rows `last`, bit for bit; None where it must compute that itself.
 
         hidden: [T, E] the state before each token. embedding: the target's. cos, sin: [longest, 1, D].
+        Raises ValueError for a position beyond them: the kernel reads by address, and would find anything there.
         """
         if torch.is_grad_enabled() or not fits(attention, hidden):
             return None
         found = self.find(embedding)
         if found is None:
             return None
+        if max(positions) >= len(cos):
+            raise ValueError(f"expected positions in 0..{len(cos) - 1}, got {max(positions)}")
         return run_head(
             *(hidden.contiguous(), token_ids, positions, last, *found, self.rows.out_features),
             *(cos, sin, attention),
