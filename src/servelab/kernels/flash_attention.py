@@ -233,9 +233,9 @@ def tile_size(head_dim: int, dtype: torch.dtype, capability: int) -> tuple[int, 
     if dtype == torch.float32:
         return (32, 32, 4, 1) if head_dim > 128 else (64, 32, 4, 1)
     if capability < 80:  # 64 KiB of shared memory, and no asynchronous copies
-        return (32, 32, 4, 1) if head_dim > 128 else (64, 32, 4, 1)
+        return (16, 16, 4, 1) if head_dim > 128 else (32, 32, 8, 1) if head_dim > 64 else (64, 32, 8, 1)
     if head_dim > 128:
         return 64, 32, 8, 2
-    if head_dim > 64:
-        return 128, 64, 8, 3 if capability in (80, 90, 100) else 2
-    return 128, 64, 4, 3
+    if head_dim > 64 and capability not in (90, 100):  # these read operands from shared memory, not registers
+        return 128, 32, 8, 3
+    return 128, 64, 8, 3

@@ -99,7 +99,7 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = No
     num_keys = len(k)
     scores = torch.empty((num_heads, num_queries, num_keys), dtype=q.dtype, device=q.device)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    sizes = {"D": head_dim, "WIDTH": max(16, next_power_of_2(head_dim)), "TILE": TILE, "num_warps": 4}
+    sizes = {"D": head_dim, "WIDTH": max(16, next_power_of_2(head_dim)), "TILE": TILE, "num_warps": 8, "num_stages": 1}
     tiles = ceil_div(num_queries, TILE)
     launch(
         _scores, (tiles, ceil_div(num_keys, TILE), num_heads), q.device,

@@ -323,7 +323,7 @@ def tile_size(num_rows: int, head_dim: int, dtype: torch.dtype, capability: int)
     if dtype == torch.float32:
         return min(rows, 32), 32, 4, 1
     if capability < 80:
-        return min(rows, 32), 32, 4, 1
+        return (16, 16, 4, 1) if head_dim > 128 else (min(rows, 32), 32, 8 if head_dim > 64 else 4, 1)
     if head_dim > 128:
-        return rows, 32, 4, 2
-    return rows, 64, 4, 3 if capability in (80, 90, 100) else 2
+        return rows, 32, 8, 2
+    return rows, 64, 8 if rows == 64 and head_dim > 64 else 4, 3

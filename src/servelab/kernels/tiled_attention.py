@@ -91,7 +91,7 @@ def tiled_attention(
         D=head_dim,
         ROWS=rows,
         COLUMNS=columns,
-        num_warps=4,
+        num_warps=8,
         num_stages=1,
     )
     return out

@@ -1,13 +1,37 @@
-"""Kernels compile here for GPUs that are not, and the compiler says what they take."""
+"""Every kernel compiles for every GPU that the course names, fits it, and takes what `resource.json` says.
 
+Renew the table after a change of a kernel or of Triton's version, in some minutes:
+``python -m tests.kernels.inspect.test_resource``.
+"""
+
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 
-from servelab.kernels import flash_attention, paged_attention, rms_norm
-from servelab.kernels.inspect import SHARED_LIMIT_BYTES, Worker, resources
-from servelab.kernels.inspect.catalog import examples
+from servelab.kernels import flash_attention
+from servelab.kernels.inspect import SHARED_LIMIT_BYTES, Resources, Worker, resources
+from servelab.kernels.inspect.catalog import Example, examples
+
+TABLE = Path(__file__).with_name("resource.json")
+COLUMNS = ("kernel", "threads", "registers", "shared_bytes", "stack_bytes")
+# Registers differ a little between Triton's versions; more than this is another kernel.
+REGISTER_SLACK = 40
+QUICK = ("flash_attention, D 64, causal", "paged_attention, D 128, fp8_e4m3, decode", "rms_norm, N 4096")
+
+Table = dict[str, dict[str, list[list[int | str]]]]  # target -> example -> launches, each with its COLUMNS
+
+
+def examples_for(target: int) -> list[Example]:
+    """float16 on the T4, which has no bfloat16; bfloat16 elsewhere."""
+    return list(examples(torch.float16 if target < 80 else torch.bfloat16))
+
+
+def compiled(example: Example, target: int, worker: Worker) -> list[Resources]:
+    return resources(example.operator, *example.arguments, target=target, worker=worker, **example.options)
 
 
 @pytest.fixture(scope="module")
@@ -17,19 +41,71 @@ def compiler() -> Iterator[Worker]:
     worker.close()
 
 
-@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
-def test_one_of_each_kind_compiles_and_fits(compiler, target):
-    """Attention, quantized decode, and a kernel of the T4's generation and of each after it."""
-    dtype = torch.float16 if target < 80 else torch.bfloat16
-    wanted = {"flash_attention, D 64, causal", "paged_attention, D 128, fp8_e4m3, decode", "rms_norm, N 4096"}
-    found = [example for example in examples(dtype) if example.name in wanted]
-    assert {example.operator for example in found} == {flash_attention, paged_attention, rms_norm}
-    for example in found:
-        (row,) = resources(example.operator, *example.arguments, target=target, worker=compiler, **example.options)
-        assert row.fits
-        assert 0 < row.registers <= 255
-        assert row.threads % 32 == 0
+@pytest.fixture(scope="module")
+def table() -> Table:
+    found: Table = json.loads(TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def launches(table: Table) -> Iterator[tuple[int, str, Resources]]:
+    for target, rows in table.items():
+        for name, entries in rows.items():
+            for entry in entries:
+                yield int(target[3:]), name, Resources(target=int(target[3:]), **dict(zip(COLUMNS, entry, strict=True)))
+
+
+def test_the_table_has_every_kernel_for_every_target(table):
+    assert list(table) == [f"sm_{target}" for target in SHARED_LIMIT_BYTES]
+    for target in SHARED_LIMIT_BYTES:
+        assert list(table[f"sm_{target}"]) == [example.name for example in examples_for(target)]
+
+
+def test_everything_fits(table):
+    assert [row for row in launches(table) if not row[2].fits or row[2].registers > 255] == []
+
+
+def test_from_sm_80_on_nothing_spills_up_to_head_dim_128(table):
+    spilled = [row for row in launches(table) if row[2].stack_bytes and row[0] >= 80 and "D 256" not in row[1]]
+    assert spilled == []
+
+
+def compare(example: Example, target: int, compiler: Worker, table: Table) -> None:
+    """The compiler says what the table says; of registers it may be a little more or less."""
+    rows = compiled(example, target, compiler)
+    recorded = [dict(zip(COLUMNS, entry, strict=True)) for entry in table[f"sm_{target}"][example.name]]
+    assert [row.kernel for row in rows] == [was["kernel"] for was in recorded]
+    for row, was in zip(rows, recorded, strict=True):
+        assert row.fits, (target, example.name)
         assert row.target == target
+        assert row.threads == was["threads"], (target, example.name)
+        assert abs(row.registers - was["registers"]) <= REGISTER_SLACK, (target, example.name, row)
+        assert bool(row.stack_bytes) <= bool(was["stack_bytes"]), (target, example.name, row)
+
+
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_the_compiler_says_so_of_one_of_each_kind(compiler, table, target):
+    """Attention, quantized decode, and a kernel without tiles; all of them in `test_the_compiler_says_so`."""
+    chosen = [example for example in examples_for(target) if example.name in QUICK]
+    assert len(chosen) == len(QUICK)
+    for example in chosen:
+        compare(example, target, compiler, table)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_the_compiler_says_so(compiler, table, target):
+    for example in examples_for(target):
+        compare(example, target, compiler, table)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
+def test_float32_and_other_head_dims_fit_too(compiler, target):
+    for head_dim, dtype in ((59, torch.float16), (96, torch.float16), (64, torch.float32), (256, torch.float32)):
+        q = torch.zeros(20, 4, head_dim, dtype=dtype)
+        (row,) = resources(flash_attention, q, q[:, :2], q[:, :2], target=target, worker=compiler)
+        assert row.fits, (head_dim, dtype)
 
 
 def test_a_target_that_the_table_does_not_have_is_refused():
@@ -40,3 +116,18 @@ def test_a_target_that_the_table_does_not_have_is_refused():
 def test_names_are_told_apart():
     names = [example.name for example in examples(torch.float16)]
     assert len(set(names)) == len(names)
+
+
+def renew() -> None:
+    worker, blocks = Worker("compile"), []
+    for target in SHARED_LIMIT_BYTES:
+        lines = []
+        for example in tqdm(examples_for(target), desc=f"sm_{target}"):
+            found = [[getattr(row, column) for column in COLUMNS] for row in compiled(example, target, worker)]
+            lines.append(f"  {json.dumps(example.name)}: {json.dumps(found)}")
+        blocks.append(f' "sm_{target}": {{\n' + ",\n".join(lines) + "\n }")
+    TABLE.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()

@@ -68,11 +68,11 @@ def examples(dtype: torch.dtype) -> Iterator[Example]:
 
 
 def _paged_attention(head_dim: int, dtype: torch.dtype) -> Iterator[Example]:
-    """A decode, whose rows are the heads of one token, and a chunk of a prefill, in every format."""
+    """A decode, whose rows are the heads of one token, a verification and a chunk of a prefill, in every format."""
     tables, contexts = torch.zeros(1, 4, dtype=torch.int32), torch.tensor([64], dtype=torch.int32)
     for format in ("auto", *kernels.QUANTIZED_DTYPES):
         keys, values, scales = _cache(format, head_dim, dtype)
-        for name, queries in (("decode", 1), ("chunk", 64)):
+        for name, queries in (("decode", 1), ("verification", 12), ("chunk", 64)):
             yield Example(
                 f"paged_attention, D {head_dim}, {format}, {name}",
                 kernels.paged_attention,
