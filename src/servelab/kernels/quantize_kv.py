@@ -22,6 +22,7 @@ https://arxiv.org/abs/2402.02750 (KIVI).
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ def dequantize_kv_reference(stored: Tensor, scale: Tensor | float, dtype: str) -
 
 @triton.jit
 def _quantize_kv(
-    x, codes, scales, new_scales,  # [N, G, D], [N, G, D], broadcast to [N, G, D], [N, G]
+    x, scales, codes, new_scales,  # [N, G, D], broadcast to [N, G, D], [N, G, D], [N, G]
     token_stride, head_stride, dim_stride, scale_token_stride, scale_head_stride, scale_dim_stride, num_rows, num_heads,
     D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, FORMAT: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
@@ -157,29 +158,11 @@ def quantize_kv(
         return quantize_kv_reference(x, dtype, scale, per=per)
     own = per == "token_head"  # found in the pass that rounds
     given = None if own else group_scales(x, dtype, per) if scale is None else as_scales(scale, x)
-    return _launch_quantize(x, dtype, given)
-
-
-def _launch_quantize(x: Tensor, dtype: str, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-    rows = x if x.dim() == 3 else x.reshape(-1, 1, x.shape[-1])  # [N, G, D]
-    num_tokens, num_heads, head_dim = rows.shape
     codes = torch.empty(x.shape, dtype=torch.int8 if dtype == "int8" else torch.uint8, device=x.device)
     new_scales = torch.empty((*x.shape[:-1], 1), dtype=scale_dtype(dtype), device=x.device)
-    given = new_scales.expand(x.shape) if scale is None else scale.expand(x.shape)
-    given = given if x.dim() == 3 else given.reshape(rows.shape)
-    launch(
-        _quantize_kv,
-        (ceil_div(num_tokens * num_heads, ROWS),),
-        x.device,
-        *(rows, codes, given, new_scales, *rows.stride(), *given.stride(), num_tokens * num_heads, num_heads),
-        D=head_dim,
-        WIDTH=next_power_of_2(head_dim),
-        ROWS=ROWS,
-        FORMAT=dtype,
-        GIVEN=scale is not None,
-        num_warps=4,
-    )
-    return codes, new_scales if scale is None else scale
+    scales = new_scales if given is None else given
+    _launch(_quantize_kv, x, scales, codes, new_scales, FORMAT=dtype, GIVEN=given is not None)
+    return codes, scales
 
 
 def dequantize_kv(stored: Tensor, scale: Tensor | float, dtype: str, *, scale_is_checked: bool = False) -> Tensor:
@@ -198,24 +181,30 @@ def dequantize_kv(stored: Tensor, scale: Tensor | float, dtype: str, *, scale_is
         if dtype == "fp8_e4m3" and stored.is_cpu:
             return _look_up_e4m3(stored, scale)
         return dequantize_kv_reference(stored, scale, dtype)
-    rows = stored if stored.dim() == 3 else stored.reshape(-1, 1, stored.shape[-1])
-    num_tokens, num_heads, head_dim = rows.shape
-    scales = as_scales(scale, stored).expand(stored.shape)
-    scales = scales if stored.dim() == 3 else scales.reshape(rows.shape)
     out = torch.empty(stored.shape, dtype=torch.float32, device=stored.device)
+    native = capability(stored.device) >= 89
+    _launch(_dequantize_kv, stored, as_scales(scale, stored), out, FORMAT=dtype, NATIVE=native)
+    return out
+
+
+def _launch(kernel: Any, x: Tensor, scales: Tensor, *written: Tensor, **constants: object) -> None:
+    """A program for each ROWS groups of x [..., D]; scales broadcast to x. `written` is contiguous."""
+    rows = x if x.dim() == 3 else x.reshape(-1, 1, x.shape[-1])  # [N, G, D]
+    scales = scales.expand(x.shape)
+    scales = scales if x.dim() == 3 else scales.reshape(rows.shape)
+    num_tokens, num_heads, head_dim = rows.shape
+    num_rows = num_tokens * num_heads
     launch(
-        _dequantize_kv,
-        (ceil_div(num_tokens * num_heads, ROWS),),
-        stored.device,
-        *(rows, scales, out, *rows.stride(), *scales.stride(), num_tokens * num_heads, num_heads),
+        kernel,
+        (ceil_div(num_rows, ROWS),),
+        x.device,
+        *(rows, scales, *written, *rows.stride(), *scales.stride(), num_rows, num_heads),
         D=head_dim,
         WIDTH=next_power_of_2(head_dim),
         ROWS=ROWS,
-        FORMAT=dtype,
-        NATIVE=capability(stored.device) >= 89,
         num_warps=4,
+        **constants,
     )
-    return out
 
 
 def group_scales(x: Tensor, dtype: str, per: str | None) -> Tensor:
