@@ -32,8 +32,9 @@ def main() -> int:
 
     import torch
 
-    from benchmarks.kernel import cell, check, clock, live, speed
+    from benchmarks.kernel import ceiling, cell, check, live, speed
     from benchmarks.report import Measurement, Report, Result
+    from servelab.device import Clock
     from servelab.kernels.language import HAS_TRITON
 
     if not HAS_TRITON:
@@ -70,8 +71,8 @@ def main() -> int:
 
     if not options.check_only:
         started = time.perf_counter()
-        timer = clock.Clock(device)
-        bandwidth, flops = clock.copy_bandwidth(timer), clock.matmul_flops(timer, dtype)
+        timer = Clock(device)
+        bandwidth, flops = ceiling.copy_bandwidth(timer), ceiling.matmul_flops(timer, dtype)
         timed = speed.Speed(bench, timer, bandwidth, flops)
         timed.keep("copy", "bytes/s", bandwidth, {})
         timed.keep("matrix product", "FLOP/s", flops, {"dtype": str(dtype)})

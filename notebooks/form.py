@@ -18,11 +18,11 @@ MAX_CODE_LINES = 20
 MAX_PROSE_LINES = 12
 MAX_FUNCTION_LINES = 5
 LINE_WIDTH = 120  # a longer line of prose fills several lines of the page
-TAGS = {"core", "deeper", "path55", "self-test", "exercise", "solved-only", "stderr-ok"}
+TAGS = {"core", "deeper", "path55", "self-test", "exercise", "solved-only", "stderr-ok", "gpu"}
 CHECKED_OUTPUT = "# NBVAL_CHECK_OUTPUT"
 SECTIONS = ("When does it lose", "Misconception", "Summary")
 START = "00"  # the chapter that opens the course teaches the form instead of a topic
-CHAPTER_IDS = {"predict", "reveal", "check", "hint", "quiz", "own_words", "goals"}
+CHAPTER_IDS = {"predict", "reveal", "check", "hint", "quiz", "own_words", "goals", "on_gpu"}
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,18 @@ def violations(notebook: NotebookNode, number: str) -> list[str]:
         *_cells(notebook),
         *_calls_of_chapter(made, number),
         *_predictions(made, number),
+        *_gpu_cells(notebook, made),
         *_exercises(notebook, made, number),
         *_sections(notebook, number),
     ]
+
+
+def _gpu_cells(notebook: NotebookNode, made: list[Call]) -> Iterator[str]:
+    """What needs a GPU shows what was recorded where there is none, and is run on GPU machines by its tag."""
+    shown = {call.cell for call in made if call.name == "on_gpu"}
+    for index, cell in enumerate(notebook.cells):
+        if (index in shown) != ("gpu" in tags(cell)):
+            yield f"cell {cell.id}: the tag gpu and on_gpu(...) go together"
 
 
 def _title(notebook: NotebookNode, number: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from servelab import kernels
+from servelab.kernels.inspect import PagedInputs
 
 FORMATS = ("auto", *kernels.QUANTIZED_DTYPES)
 
@@ -139,61 +140,32 @@ def packed(bench: Bench) -> float:
     return share(out, plain, exact)
 
 
-class Cache:
-    """A paged cache with blocks in disorder. contexts: tokens of each sequence; queries: its last tokens that ask."""
-
-    def __init__(
-        self, bench: Bench, format: str, contexts: list[int], queries: int, heads: tuple[int, int], head_dim: int
-    ):
-        block_size, num_kv_heads = 16, heads[1]
-        counts = [-(-context // block_size) for context in contexts]
-        order = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(0)).tolist()
-        tables = [[order.pop() for _ in range(count)] for count in counts]
-        widest = max(counts)
-        self.tables = bench.indices([table + [0] * (widest - len(table)) for table in tables])
-        self.contexts = bench.indices(contexts)
-        self.starts = bench.indices([queries * i for i in range(len(contexts) + 1)])
-        self.q = bench.randn(queries * len(contexts), heads[0], head_dim, seed=1)
-        shape = (sum(counts), block_size, num_kv_heads, head_dim)
-        self.options: dict[str, object] = {"format": format}
-        caches = []
-        for name, seed in (("key_scales", 2), ("value_scales", 3)):
-            numbers = bench.randn(*shape, seed=seed)
-            if format == "auto":
-                caches.append(numbers)
-                continue
-            static = None if format == "int8" else torch.full((num_kv_heads, 1), 0.02, device=bench.device)
-            codes, scales = kernels.quantize_kv_reference(numbers, format, static)
-            caches.append(codes)
-            self.options[name] = scales.squeeze(-1)
-        self.keys, self.values = caches
-
-    @property
-    def arguments(self) -> tuple[Tensor, ...]:
-        return self.q, self.keys, self.values, self.tables, self.contexts, self.starts
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the keys and values, and INT8's scales, that are read: each once."""
-        tokens, (_, _, num_kv_heads, head_dim) = int(self.contexts.sum()), self.keys.shape
-        scales = 2 if self.options["format"] == "int8" else 0
-        return 2 * tokens * num_kv_heads * (head_dim * self.keys.itemsize + scales)
+def paged_inputs(
+    bench: Bench, format: str, contexts: list[int], queries: int, heads: tuple[int, int], head_dim: int
+) -> PagedInputs:
+    return PagedInputs(
+        contexts,
+        heads=heads,
+        head_dim=head_dim,
+        queries=queries,
+        format=format,
+        device=bench.device,
+        dtype=bench.dtype,
+    )
 
 
 def paged(bench: Bench, format: str, queries: int, head_dim: int) -> float:
     contexts = [queries + 3, queries + 20] if bench.small else [queries, queries + 1500, 4096, 16 * 200]
     queries = min(queries, 5) if bench.small else queries
-    cache = Cache(bench, format, contexts, queries, (4, 2), head_dim)
-    exact, exact_lse = kernels.paged_attention_reference(cache.q.float(), *cache.arguments[1:], **cache.options)
-    plain, _ = kernels.paged_attention_reference(*cache.arguments, **cache.options)
+    cache = paged_inputs(bench, format, contexts, queries, (4, 2), head_dim)
+    exact, exact_lse = kernels.paged_attention_reference(cache.q.float(), *cache.arguments[1:], **cache.stored)
     worst = 0.0
     for num_splits in (None, 1, 3):
-        out, lse = kernels.paged_attention(*cache.arguments, num_splits=num_splits, **cache.options)
+        out, lse = kernels.paged_attention(*cache.arguments, num_splits=num_splits, **cache.stored)
         # The reference rounds once, at the end; weights in 16 bit are as large an error again.
         allowed = torch.finfo(out.dtype).eps * exact.abs().max().item() * 2
         own = (out.float() - exact).abs().max().item()
         worst = max(worst, own / max(allowed, 1e-5), share(lse, exact_lse, exact_lse))
-    assert plain.shape == out.shape
     return worst
 
 

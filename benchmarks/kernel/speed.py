@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.kernel.check import FORMATS, Bench, Cache, plain_attention
-from benchmarks.kernel.clock import Clock
+from benchmarks.kernel.check import FORMATS, Bench, paged_inputs, plain_attention
 from benchmarks.report import Case, Measurement, Target
 from servelab import kernels
+from servelab.device import Clock
 
 PREFILL_SHARE, COPY_SHARE, FP8_GAIN = 0.70, 0.85, 1.7  # asked for on a GPU of the H100's class
 
@@ -98,11 +98,10 @@ def decode(speed: Speed) -> None:
     requests, context, heads = (2, 40, (4, 2)) if small else (64, 4096, (32, 8))
     seconds: dict[str, float] = {}
     for format in FORMATS:
-        cache = Cache(speed.bench, format, [context] * requests, 1, heads, 128)
+        cache = paged_inputs(speed.bench, format, [context] * requests, 1, heads, 128)
         case = {"requests": requests, "context": context, "format": format, "D": 128}
-        options = {**cache.options, "max_query_length": 1, "max_context_length": context}
         seconds[format] = speed.time(
-            "paged_attention", lambda c=cache, o=options: kernels.paged_attention(*c.arguments, **o), case
+            "paged_attention", lambda c=cache: kernels.paged_attention(*c.arguments, **c.options), case
         )
         reached = cache.num_bytes / seconds[format]
         speed.keep("paged_attention", "bytes/s", reached, case)
@@ -127,14 +126,12 @@ def decode(speed: Speed) -> None:
 def few(speed: Speed) -> None:
     """One request with a long context: what splitting it among programs brings."""
     context = 40 if speed.bench.small else 32_768
-    cache = Cache(speed.bench, "auto", [context], 1, (32, 8) if not speed.bench.small else (4, 2), 128)
+    cache = paged_inputs(speed.bench, "auto", [context], 1, (32, 8) if not speed.bench.small else (4, 2), 128)
     for num_splits in (1, 4, 16, 64, None):
         case = {"requests": 1, "context": context, "splits": num_splits or "chosen"}
         speed.time(
             "paged_attention",
-            lambda n=num_splits: kernels.paged_attention(
-                *cache.arguments, num_splits=n, max_query_length=1, max_context_length=context
-            ),
+            lambda n=num_splits: kernels.paged_attention(*cache.arguments, num_splits=n, **cache.options),
             case,
         )
 
@@ -144,11 +141,11 @@ def write(speed: Speed) -> None:
     k, v = speed.bench.randn(tokens, 8, 128, seed=1), speed.bench.randn(tokens, 8, 128, seed=2)
     slots = torch.randperm(tokens, device=speed.bench.device)
     for format in FORMATS:
-        cache = Cache(speed.bench, format, [tokens], 1, (8, 8), 128)
+        cache = paged_inputs(speed.bench, format, [tokens], 1, (8, 8), 128)
         case = {"tokens": tokens, "KV heads": 8, "format": format}
         speed.time(
             "write_kv_cache",
-            lambda c=cache: kernels.write_kv_cache(k, v, c.keys, c.values, slots, **c.options),
+            lambda c=cache: kernels.write_kv_cache(k, v, c.keys, c.values, slots, **c.stored),
             case,
         )
 

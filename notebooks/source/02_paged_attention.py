@@ -469,10 +469,34 @@ show(bars(
 for heads, number in programs.items():
     print(f"KV heads: {heads}. Requests until each of 132 processors has a program: {132 / number:.0f}")
 
-# %% [markdown] id="kernel-fault" tags=["deeper"]
+# %% [markdown] id="kernel-live" tags=["deeper"]
 # Here sharing turns against itself: one request with one KV head keeps one processor busy. So real kernels also split a
 # long context among programs, and **merge** the parts. That writes and reads the parts once more.
 #
+# ### Deeper: the same two ways on a GPU
+#
+# One layer, 64 requests, 4,096 stored tokens each, 32 query heads on 8 KV heads of 128 numbers. The copy moves each byte
+# three times, the kernel once. How many times longer will the copy take? Where there is no GPU, the cell shows what one
+# measured, once one has.
+
+# %% id="kernel-gpu" tags=["deeper", "gpu"]
+from torch.nn.functional import scaled_dot_product_attention
+from servelab.course import on_gpu
+from servelab.device import Clock
+from servelab.kernels import paged_attention
+from servelab.kernels.inspect import PagedInputs
+
+def with_copy(inputs):
+    """Gather the blocks of each request into a row, then attend."""
+    k, v = (x[inputs.tables.long()].flatten(1, 2).transpose(1, 2) for x in (inputs.keys, inputs.values))
+    return scaled_dot_product_attention(inputs.q[:, :, None], k, v, enable_gqa=True)
+def measure():
+    inputs, clock = PagedInputs([4096] * 64, heads=(32, 8), head_dim=128, device="cuda"), Clock("cuda")
+    through_table = clock.median_ms(lambda: paged_attention(*inputs.arguments, **inputs.options))
+    return {"with a copy": clock.median_ms(lambda: with_copy(inputs)), "through the table": through_table}
+on_gpu("02.decode", "ms", measure)
+
+# %% [markdown] id="kernel-fault" tags=["deeper"]
 # ### Deeper: find the wrong index
 #
 # Below is a kernel of three lines. It copies A's keys into a row, one program a token. One number in it is wrong. On a

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.kernel import cell, check, clock, speed
+from benchmarks.kernel import cell, check, speed
 from servelab import kernels
 
 ROOT = Path(__file__).parents[2]
@@ -93,9 +93,3 @@ def test_an_error_is_a_share_of_what_is_allowed():
 def test_gpu_cells_are_those_with_the_tag():
     source = '# %% [markdown] id="a"\n# text\n# %% id="b" tags=["gpu"]\nprint(1)\n\n# %% id="c"\nprint(2)\n'
     assert cell.gpu_cells(source) == ["print(1)"]
-
-
-def test_the_clock_on_a_cpu_runs_once():
-    runs = []
-    assert len(clock.Clock(torch.device("cpu")).samples(lambda: runs.append(1))) == 1
-    assert runs == [1]

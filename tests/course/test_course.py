@@ -8,7 +8,7 @@ import pytest
 import servelab.course
 
 NAMES = (
-    "check hint predict reveal quiz own_words goals progress readiness show source machine glossary watched".split()  # noqa: SIM905
+    "check hint predict reveal quiz own_words goals progress readiness show source machine glossary watched on_gpu".split()  # noqa: SIM905
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from benchmarks.kernel.cell import gpu_cells
 from servelab.course import content
 from servelab.course.watching import KEEP, RECORDS
 from servelab.course.workspace import learner_edition
@@ -194,3 +195,19 @@ def test_where_triton_does_not_run_the_records_are_those_of_the_chapter(build, s
     kept = {path.name: KernelRecord.load(path) for path in RECORDS.glob(f"{number}.*.json")}
     assert sorted(fresh) == sorted(kept), f"run: python notebooks/build.py {number}"
     assert fresh == kept
+
+
+def test_a_gpu_cell_stands_alone_and_the_solved_edition_shows_what_is_recorded(build, source, monkeypatch, capsys):
+    """`make gpu` runs such cells one by one; here there is no GPU for them."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    notebook = nbformat.read(build.notebook_path(source), as_version=4)
+    solved = [cell for cell in notebook.cells if "gpu" in cell.metadata.get("tags", [])]
+    codes = gpu_cells(source.read_text(encoding="utf-8"))
+    assert len(codes) == len(solved)
+    for code, cell in zip(codes, solved, strict=True):
+        exec(code, {"__name__": "__main__"})
+        assert text_of(cell) == capsys.readouterr().out
+
+
+def test_some_chapter_has_a_gpu_cell(build):
+    assert any(gpu_cells(source.read_text(encoding="utf-8")) for source in build.sources(NOTEBOOKS))

@@ -72,6 +72,8 @@ PLANTED: list[tuple[Plant, str]] = [
     (append(new_code_cell(LONG_FUNCTION)), "function f has 6 lines, at most 5"),
     (append(new_code_cell('hint("02.double")')), 'hint("02.double") in chapter 01: the id does not start with 01'),
     (append(new_code_cell("hint(x)")), "in chapter 01: the id does not start with 01"),
+    (append(new_code_cell('on_gpu("01.a", "ms", measure)')), "the tag gpu and on_gpu(...) go together"),
+    (tagged("task-double", "exercise", "gpu"), "cell task-double: the tag gpu and on_gpu(...) go together"),
     (replace('goals("01")', ""), 'goals("01") is missing'),
     (replace('own_words("01.double")', ""), "own_words(...) is missing"),
     (replace('source("double")', ""), "source(...) is missing"),

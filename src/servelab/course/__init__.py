@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from servelab.course.code import source
     from servelab.course.goal import goals, progress
     from servelab.course.hardware import machine
+    from servelab.course.live import on_gpu
     from servelab.course.picture import show
     from servelab.course.prediction import predict, reveal
     from servelab.course.primer import readiness
@@ -21,6 +22,7 @@ _HOMES = {
     "goals": "goal",
     "hint": "selftest",
     "machine": "hardware",
+    "on_gpu": "live",
     "own_words": "word",
     "predict": "prediction",
     "progress": "goal",
@@ -38,6 +40,7 @@ __all__ = [
     "goals",
     "hint",
     "machine",
+    "on_gpu",
     "own_words",
     "predict",
     "progress",

@@ -44,8 +44,8 @@ def train_draft_head(
     folder: of texts and training state, by default one for this target and seed in the cache.
     progress: draw bars on stderr.
 
-    Ctrl-C loses the shard of texts it was at (96), or 30 seconds of training. Raises ValueError for options that cannot be, and
-    when another run is at work in the same folder.
+    Ctrl-C loses the shard of texts it was at, or 30 seconds of training. Raises ValueError for options that cannot
+    be, and when another run is at work in the same folder.
     """
     text_seconds = 60 * minutes * TEXT_SHARE
     config = TrainingConfig(
