@@ -47,5 +47,5 @@ def test_without_a_record_it_says_so(no_gpu, capsys):
 @pytest.mark.parametrize("text", ["{}", "[]", "nonsense", '{"version": 2, "values": {}}', '{"version": 1, "a": 1}'])
 def test_another_file_is_refused(no_gpu, text):
     (no_gpu / "99.decode.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match="expected a GPU record of version 1 in .*99.decode.json"):
+    with pytest.raises(ValueError, match=r"expected a GPU record of version 1 in .*99\.decode\.json"):
         on_gpu("99.decode", "ms", lambda: pytest.fail("measured without a GPU"))

@@ -43,10 +43,10 @@ class Clock:
     def _timed(self, work: Callable[[], object]) -> float:
         import torch
 
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._flush.zero_()
         begin.record()
         work()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+        return float(begin.elapsed_time(end)) / 1e3
