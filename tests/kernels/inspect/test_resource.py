@@ -4,9 +4,11 @@ Renew the table after a change of a kernel or of Triton's version, in some minut
 ``python -m tests.kernels.inspect.test_resource``.
 """
 
+import importlib.metadata
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +20,13 @@ from servelab.kernels.inspect.catalog import Example, examples
 
 TABLE = Path(__file__).with_name("resource.json")
 COLUMNS = ("kernel", "threads", "registers", "shared_bytes", "stack_bytes")
-# Registers differ a little between Triton's versions; more than this is another kernel.
-REGISTER_SLACK = 40
+# What a compiler makes of a kernel may differ a little between machines; more registers than this is another kernel.
+REGISTER_SLACK = 8
+# Another Triton's compiler aims at other numbers of registers, and may put so many bytes of a thread on the stack.
+FEW_BYTES = 32
 QUICK = ("flash_attention, D 64, causal", "paged_attention, D 128, fp8_e4m3, decode", "rms_norm, N 4096")
 
-Table = dict[str, dict[str, list[list[int | str]]]]  # target -> example -> launches, each with its COLUMNS
+Table = dict[str, Any]  # target -> example -> launches, each with its COLUMNS; and the Triton that says so
 
 
 def examples_for(target: int) -> list[Example]:
@@ -47,15 +51,20 @@ def table() -> Table:
     return found
 
 
+def may_spill(target: int, name: str) -> bool:
+    """No kernel does from sm_80 on, up to head dim 128."""
+    return target < 80 or "D 256" in name
+
+
 def launches(table: Table) -> Iterator[tuple[int, str, Resources]]:
-    for target, rows in table.items():
-        for name, entries in rows.items():
+    for target in SHARED_LIMIT_BYTES:
+        for name, entries in table[f"sm_{target}"].items():
             for entry in entries:
-                yield int(target[3:]), name, Resources(target=int(target[3:]), **dict(zip(COLUMNS, entry, strict=True)))
+                yield target, name, Resources(target=target, **dict(zip(COLUMNS, entry, strict=True)))
 
 
 def test_the_table_has_every_kernel_for_every_target(table):
-    assert list(table) == [f"sm_{target}" for target in SHARED_LIMIT_BYTES]
+    assert list(table) == ["triton", *(f"sm_{target}" for target in SHARED_LIMIT_BYTES)]
     for target in SHARED_LIMIT_BYTES:
         assert list(table[f"sm_{target}"]) == [example.name for example in examples_for(target)]
 
@@ -65,13 +74,18 @@ def test_everything_fits(table):
 
 
 def test_from_sm_80_on_nothing_spills_up_to_head_dim_128(table):
-    spilled = [row for row in launches(table) if row[2].stack_bytes and row[0] >= 80 and "D 256" not in row[1]]
+    spilled = [row for row in launches(table) if row[2].stack_bytes and not may_spill(row[0], row[1])]
     assert spilled == []
 
 
 def compare(example: Example, target: int, compiler: Worker, table: Table) -> None:
-    """The compiler says what the table says; of registers it may be a little more or less."""
+    """The Triton that made the table still says what is in it. Another one may use other registers, and fits too."""
     rows = compiled(example, target, compiler)
+    if importlib.metadata.version("triton") != table["triton"]:
+        assert all(row.fits and row.registers <= 255 for row in rows), (target, example.name)
+        few = all(row.stack_bytes <= FEW_BYTES for row in rows)
+        assert few or may_spill(target, example.name), (target, example.name, rows)
+        return
     recorded = [dict(zip(COLUMNS, entry, strict=True)) for entry in table[f"sm_{target}"][example.name]]
     assert [row.kernel for row in rows] == [was["kernel"] for was in recorded]
     for row, was in zip(rows, recorded, strict=True):
@@ -79,7 +93,7 @@ def compare(example: Example, target: int, compiler: Worker, table: Table) -> No
         assert row.target == target
         assert row.threads == was["threads"], (target, example.name)
         assert abs(row.registers - was["registers"]) <= REGISTER_SLACK, (target, example.name, row)
-        assert bool(row.stack_bytes) <= bool(was["stack_bytes"]), (target, example.name, row)
+        assert row.stack_bytes == was["stack_bytes"], (target, example.name, row)
 
 
 @pytest.mark.parametrize("target", SHARED_LIMIT_BYTES)
@@ -119,7 +133,7 @@ def test_names_are_told_apart():
 
 
 def renew() -> None:
-    worker, blocks = Worker("compile"), []
+    worker, blocks = Worker("compile"), [f' "triton": "{importlib.metadata.version("triton")}"']
     for target in SHARED_LIMIT_BYTES:
         lines = []
         for example in tqdm(examples_for(target), desc=f"sm_{target}"):
