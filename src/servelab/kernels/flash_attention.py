@@ -230,10 +230,12 @@ def tile_size(head_dim: int, dtype: torch.dtype, capability: int) -> tuple[int, 
 
     Chosen by what the compiler reports (`servelab.kernels.inspect.resources`); no GPU has timed them yet.
     """
+    if capability < 80 and head_dim > 128:  # 64 KiB of shared memory
+        return 16, 16, 4, 1
     if dtype == torch.float32:
         return (32, 32, 4, 1) if head_dim > 128 else (64, 32, 4, 1)
-    if capability < 80:  # 64 KiB of shared memory, and no asynchronous copies
-        return (16, 16, 4, 1) if head_dim > 128 else (32, 32, 8, 1) if head_dim > 64 else (64, 32, 8, 1)
+    if capability < 80:  # no asynchronous copies either
+        return (32, 32, 8, 1) if head_dim > 64 else (64, 32, 8, 1)
     if head_dim > 128:
         return 64, 32, 8, 2
     if head_dim > 64 and capability not in (90, 100):  # these read operands from shared memory, not registers

@@ -320,10 +320,12 @@ def tile_size(num_rows: int, head_dim: int, dtype: torch.dtype, capability: int)
     Chosen by what the compiler reports (`servelab.kernels.inspect.resources`); no GPU has timed them yet.
     """
     rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+    if capability < 80 and head_dim > 128:  # 64 KiB of shared memory
+        return 16, 16, 4, 1
     if dtype == torch.float32:
         return min(rows, 32), 32, 4, 1
     if capability < 80:
-        return (16, 16, 4, 1) if head_dim > 128 else (min(rows, 32), 32, 8 if head_dim > 64 else 4, 1)
+        return min(rows, 32), 32, 8 if head_dim > 64 else 4, 1
     if head_dim > 128:
         return rows, 32, 8, 2
     return rows, 64, 8 if rows == 64 and head_dim > 64 else 4, 3

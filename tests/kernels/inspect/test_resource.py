@@ -14,8 +14,8 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from servelab.kernels import flash_attention
-from servelab.kernels.inspect import SHARED_LIMIT_BYTES, Resources, Worker, resources
+from servelab.kernels import flash_attention, paged_attention
+from servelab.kernels.inspect import SHARED_LIMIT_BYTES, PagedInputs, Resources, Worker, resources
 from servelab.kernels.inspect.catalog import Example, examples
 
 TABLE = Path(__file__).with_name("resource.json")
@@ -119,6 +119,10 @@ def test_float32_and_other_head_dims_fit_too(compiler, target):
     for head_dim, dtype in ((59, torch.float16), (96, torch.float16), (64, torch.float32), (256, torch.float32)):
         q = torch.zeros(20, 4, head_dim, dtype=dtype)
         (row,) = resources(flash_attention, q, q[:, :2], q[:, :2], target=target, worker=compiler)
+        assert row.fits, (head_dim, dtype)
+        inputs = PagedInputs([64], heads=(4, 2), head_dim=head_dim, queries=64, dtype=dtype)
+        arguments, options = inputs.arguments, {**inputs.options, "num_splits": 1}
+        (row,) = resources(paged_attention, *arguments, target=target, worker=compiler, **options)
         assert row.fits, (head_dim, dtype)
 
 
