@@ -12,6 +12,10 @@ from torch import Tensor
 
 from servelab.kernels.language import HAS_TRITON, IS_INTERPRETED
 
+# Of a thread, what the hardware has. Named (`maxnreg`) where a kernel would spill without: left to itself the assembler
+# aims at a count that lets one more program onto a processor, and puts on the stack what it then lacks.
+MAX_REGISTERS = 255
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

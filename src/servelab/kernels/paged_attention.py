@@ -37,7 +37,7 @@ from torch import Tensor
 
 from servelab.kernels.flash_attention import LN_2, MINUS_INFINITY, flash_attention_reference
 from servelab.kernels.language import tl, triton
-from servelab.kernels.launch import can_launch, capability, ceil_div, launch, next_power_of_2
+from servelab.kernels.launch import MAX_REGISTERS, can_launch, capability, ceil_div, launch, next_power_of_2
 from servelab.kernels.merge_attention import merge_attention
 from servelab.kernels.number import decode
 from servelab.kernels.quantize_kv import dequantize_kv_reference
@@ -272,6 +272,7 @@ def paged_attention(
         TILES=max(1, tiles),
         num_warps=warps,
         num_stages=stages,
+        maxnreg=MAX_REGISTERS,
     )
     if num_splits == 1:
         return out[0], lse[0]
@@ -328,4 +329,6 @@ def tile_size(num_rows: int, head_dim: int, dtype: torch.dtype, capability: int)
         return min(rows, 32), 32, 8 if head_dim > 64 else 4, 1
     if head_dim > 128:
         return rows, 32, 8, 2
+    if rows == 64 and head_dim <= 64 and capability in (89, 120):
+        return rows, 32, 4, 3
     return rows, 64, 8 if rows == 64 and head_dim > 64 else 4, 3

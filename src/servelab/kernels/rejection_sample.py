@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from servelab.kernels.language import tl, triton
-from servelab.kernels.launch import can_launch, launch
+from servelab.kernels.launch import MAX_REGISTERS, can_launch, launch
 
 SIZE = 2048
 # Cumulative sums of more than this take new memory from the system each time, which costs more than the sums.
@@ -187,5 +187,6 @@ def rejection_sample(
         NAMED=draft_probs is None,
         SIZE=SIZE,
         num_warps=4,
+        maxnreg=MAX_REGISTERS,
     )
     return tokens, num_accepted
