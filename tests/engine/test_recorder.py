@@ -3,6 +3,7 @@
 import pytest
 
 from servelab.cache import ContiguousCacheManager, KVCacheManager
+from servelab.engine import Engine, EngineConfig
 from servelab.engine.recorder import Recorder
 from servelab.sampling import SamplingParams
 from servelab.speculative import NGram
@@ -108,3 +109,18 @@ def test_64_requests_and_2000_steps_are_less_than_5_mb(tmp_path):
     assert [step.events for step in loaded.steps] == [step.events for step in trace.steps]
     tables = [request.block_table for request in loaded.state_at(1999, "end").requests]
     assert tables == [cache.block_table(name) for name in names]
+
+
+def test_an_engine_that_records_nothing_answers_the_same_and_keeps_nothing(toy_model):
+    """A server lives for long; a trace would grow with every request."""
+    prompts, params = (
+        [[1, 2, 3] * 5, [4] * 9],
+        SamplingParams(max_tokens=12, n=2, seed=1, temperature=1.0, ignore_eos=True),
+    )
+    answers = []
+    for record_trace in (True, False):
+        config = EngineConfig(block_size=4, num_blocks=12, speculative=NGram(), record_trace=record_trace)
+        engine = Engine(toy_model, config)
+        answers.append([output.token_ids for output in engine.generate(prompts, params)])
+        assert bool(engine.trace.steps) == bool(engine.trace.requests) == bool(engine.recorder._indices) == record_trace
+    assert answers[0] == answers[1]

@@ -38,6 +38,8 @@ class EngineConfig:
     kv_scales: static scales for FP8, as `calibrate_kv_scales` finds them; None is 1.0 for all.
     attention: "naive" computes whole matrices of scores, "flash" tile by tile; "auto" is the fastest.
     speculative: who drafts tokens: `NGram`, `DraftModel` or `DraftHead` of `servelab.speculative`; None drafts none.
+    record_trace: write every decision into `Engine.trace`, which grows as long as the engine lives: a server, which
+        lives long, does without.
     """
 
     block_size: int = 16
@@ -54,6 +56,7 @@ class EngineConfig:
     kv_scales: KVScales | None = None
     attention: str = "auto"
     speculative: Speculation | None = None
+    record_trace: bool = True
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -68,8 +71,9 @@ class EngineConfig:
             raise ValueError(
                 f"expected num_blocks or kv_cache_bytes, got both: {self.num_blocks} and {self.kv_cache_bytes}"
             )
-        if not isinstance(self.prefix_caching, bool):
-            raise ValueError(f"expected prefix_caching to be True or False, got {self.prefix_caching!r}")
+        for name in ("prefix_caching", "record_trace"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"expected {name} to be True or False, got {getattr(self, name)!r}")
         if self.speculative is not None and not isinstance(self.speculative, Speculation):
             raise ValueError(
                 f"expected speculative as NGram(...), DraftModel(...), DraftHead(...) or None, "

@@ -75,7 +75,7 @@ class Engine:
             machine=machine_name(),
             kv_bytes_per_token=self.storage.bytes_per_token(),
         )
-        self.recorder = Recorder(self.trace, self.cache)
+        self.recorder = Recorder(self.trace, self.cache, is_on=self.config.record_trace)
         self.scheduler = Scheduler(self.config, self.cache, self.recorder, self.speculator.max_drafts)
         self.runner = Runner(model, self.storage, self.cache, self.config.attention)
         self.sampler = Sampler(model.tokenizer.eos_token_ids)
