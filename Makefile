@@ -1,13 +1,13 @@
 # Each target is a command that you can also type. tools/lab.py makes .venv first where it is missing or out of date.
 PYTHON ?= $(or $(shell command -v python3 || command -v python3.12 || command -v python3.13 || command -v python3.11),python3)
 TORCH ?=
-DEVELOP = @SERVELAB_AGAIN="make $@" $(PYTHON) tools/lab.py --torch "$(TORCH)" --extras author,teacher,test run
+DEVELOP = @SERVELAB_AGAIN="make $@" $(PYTHON) tools/lab.py --torch "$(TORCH)" --extras author,serving,teacher,test run
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=120
 
 .PHONY: lab test test-all check notebooks labs bench gpu vllm
 
 lab:        ## start the course; PORT=8899, BROWSER=0 on a remote machine, TORCH=cpu for the small build of torch
-	@$(PYTHON) tools/lab.py --torch "$(TORCH)" lab --port "$(PORT)" --browser "$(BROWSER)"
+	@$(PYTHON) tools/lab.py --torch "$(TORCH)" --extras serving lab --port "$(PORT)" --browser "$(BROWSER)"
 
 test:       ## the tests, then every notebook from top to bottom
 	$(DEVELOP) pytest -n 2 --dist loadfile -m "not slow"

@@ -47,7 +47,7 @@ def environment():
 
 def test_every_requirement_is_pinned_within_its_bounds():
     pins = {pin.name: pin for pin in constraints()}
-    for requirement in requirements("author", "teacher", "test"):
+    for requirement in requirements("author", "serving", "teacher", "test"):
         if requirement.name == "triton":
             continue
         (pin,) = pins[requirement.name].specifier
@@ -56,7 +56,7 @@ def test_every_requirement_is_pinned_within_its_bounds():
 
 
 def test_every_package_that_the_code_imports_is_asked_for():
-    asked = {requirement.name for requirement in requirements("teacher")}
+    asked = {requirement.name for requirement in requirements("serving", "teacher")}
     for file in (REPOSITORY / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -94,7 +94,7 @@ def test_a_learner_gets_no_tool_of_authors_or_teachers():
 def test_versions_stand_in_one_place():
     dependencies = environment()["dependencies"]
     (pip,) = [d["pip"] for d in dependencies if isinstance(d, dict)]
-    assert pip == ["-c constraints.txt", "-e ."]
+    assert pip == ["-c constraints.txt", "-e .[serving]"]
     assert [d for d in dependencies if isinstance(d, str)] == ["python >=3.11,<3.14", "pip"]
 
 

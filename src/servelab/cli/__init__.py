@@ -86,6 +86,44 @@ def train_draft(
         raise typer.Exit(130) from stopped
 
 
+@app.command(help=_("Serve a model to OpenAI-compatible clients on this machine, until Ctrl-C."))
+def serve(
+    model: str = typer.Argument("smollm2-135m", help=_("A name that the course knows, a hub id, or a folder.")),
+    host: str = typer.Option("127.0.0.1", help=_("The address to listen on; 0.0.0.0 for other machines too.")),
+    port: int = typer.Option(8000, min=0, max=65535, help=_("The port; 0 for any that is free.")),
+    api_key: str | None = typer.Option(None, envvar="SERVELAB_API_KEY", help=_("What clients must know, if anything.")),
+    served_model_name: str | None = typer.Option(None, help=_("What clients call the model, by default its name.")),
+    max_waiting: int = typer.Option(256, min=0, help=_("Requests that may wait; more are sent away (429).")),
+    max_model_len: int | None = typer.Option(None, min=1, help=_("Tokens of a request at most, prompt and answer.")),
+    max_num_seqs: int = typer.Option(16, min=1, help=_("Requests that run at the same time at most.")),
+    max_num_batched_tokens: int = typer.Option(512, min=1, help=_("Tokens of one step at most.")),
+    block_size: int = typer.Option(16, min=1, help=_("Tokens of a block of the KV cache.")),
+    num_blocks: int | None = typer.Option(None, min=1, help=_("Blocks of the KV cache, not a share of the memory.")),
+    kv_cache_dtype: str = typer.Option("auto", help=_("auto, int8, fp8_e4m3 or fp8_e5m2.")),
+    prefix_caching: bool = typer.Option(True, help=_("Let requests share what they begin with.")),
+    speculative: str | None = typer.Option(None, help=_("Draft tokens with: ngram, or head.")),
+    k: int = typer.Option(4, min=1, max=16, help=_("Tokens of a draft at most.")),
+) -> None:
+    """Serve; what is in the way is said in one sentence, and the exit code is then 1."""
+    from servelab.cli.serve import run
+
+    engine = {
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "kv_cache_dtype": kv_cache_dtype,
+        "prefix_caching": prefix_caching,
+        "record_trace": False,
+    }
+    try:
+        run(model, host, port, api_key, served_model_name, max_waiting, speculative, k, **engine)
+    except Exception as reason:
+        typer.echo(f"\n{reason}", err=True)
+        raise typer.Exit(1) from reason
+
+
 def main() -> None:
     """Run the command line."""
     app()
