@@ -11,7 +11,7 @@ import pytest
 from servelab.engine.runner import Runner
 from servelab.serving import EngineWorker
 
-LONG = {"max_tokens": 400, "ignore_eos": True}
+LONG = {"max_tokens": 200, "ignore_eos": True}
 EVERY_STEP = 10_000
 
 
@@ -83,6 +83,17 @@ def test_a_client_that_leaves_while_it_waits_frees_its_place(serve, gate):
     gate.release(EVERY_STEP)
     first.join()
     server.wait_until_idle()
+
+
+def test_a_client_that_leaves_amid_its_prefill_frees_its_blocks(serve, gate):
+    server = serve({"max_num_batched_tokens": 16})
+    gate.release(2)  # of the 19 that the prompt takes
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/completions", json={"model": "toy", "prompt": "x" * 300, **LONG}, timeout=0.5)
+    assert server.engine.cache.num_free < server.engine.cache.num_slots // 4
+    gate.release(2)
+    server.wait_until_idle()
+    assert gate.acquire(blocking=False)  # one step was enough
 
 
 def test_too_many_requests_are_sent_away_and_may_come_again(serve, gate):
