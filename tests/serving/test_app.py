@@ -260,6 +260,16 @@ def test_a_key_is_asked_for(serve):
     assert server.client.get("/health").status_code == 200
 
 
+def test_long_texts_are_tokenized_beside_the_event_loop(server, expected):
+    """Others are answered meanwhile; and what is too much is refused before it is tokenized."""
+    ids = list(b"Hello " * 60)
+    [want] = expected(ids)
+    answer = server.post(prompt=["Hello " * 60] * 60)
+    assert [choice["text"] for choice in answer.json()["choices"]] == [want.text] * 60
+    assert "64" in error(server.post(prompt=["x" * 3000] * 1000), 400)["message"]
+    server.wait_until_idle()
+
+
 def test_a_body_that_is_too_large(serve):
     server = serve(max_body_bytes=1000)
     error(server.post(prompt="x" * 1000), 413)

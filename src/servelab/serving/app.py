@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ def create_app(worker: EngineWorker, model: Model, config: ServerConfig, metrics
     async def completions(request: Request) -> Response:
         """Go on from a prompt."""
         body = await server.read(request, CompletionRequest)
-        prompts = [await server.token_ids(prompt) for prompt in refusing("prompt", body.prompts)]
+        prompts = await server.token_ids(refusing("prompt", body.prompts), body.n)
         stream = await server.submit(prompts, body, 16 if body.max_tokens is None else body.max_tokens, body.logprobs)
         writer = CompletionWriter(config.model_name, model.tokenizer)
         return await server.answer(request, body, stream, writer, sum(map(len, prompts)))
@@ -94,7 +94,8 @@ def create_app(worker: EngineWorker, model: Model, config: ServerConfig, metrics
         """Answer the last message of a chat."""
         body = await server.read(request, ChatCompletionRequest)
         messages = [message.plain() for message in body.messages]
-        prompt = await server.token_ids(refusing("messages", lambda: model.tokenizer.chat(messages)))
+        text = refusing("messages", lambda: model.tokenizer.chat(messages))
+        [prompt] = await server.token_ids([text], body.n)
         limit = body.max_completion_tokens or body.max_tokens
         room = max(1, worker.engine.max_model_len - len(prompt))
         stream = await server.submit([prompt], body, room if limit is None else limit, body.num_logprobs)
@@ -157,16 +158,19 @@ class Server:
         self.check_model(body.model)
         return body
 
-    async def token_ids(self, prompt: str | list[int]) -> list[int]:
-        if not isinstance(prompt, str):
-            return prompt
-        if len(prompt) < LONG_TEXT:
-            return self.model.tokenizer.encode(prompt)
-        return await asyncio.to_thread(self.model.tokenizer.encode, prompt)
+    async def token_ids(self, prompts: Sequence[str | list[int]], n: int) -> list[list[int]]:
+        """Raises ApiError for more choices, `n` a prompt, than one request may ask for."""
+        if len(prompts) * n > MAX_CHOICES:
+            raise ApiError(400, f"expected at most {MAX_CHOICES} choices, got {len(prompts)} prompts times n {n}")
+
+        def encode() -> list[list[int]]:
+            return [self.model.tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
+
+        if sum(len(one) for one in prompts if isinstance(one, str)) < LONG_TEXT:
+            return encode()
+        return await asyncio.to_thread(encode)
 
     async def submit(self, prompts: list[list[int]], body: Sampled, max_tokens: int, logprobs: int | None) -> Stream:
-        if len(prompts) * body.n > MAX_CHOICES:
-            raise ApiError(400, f"expected at most {MAX_CHOICES} choices, got {len(prompts)} prompts times n {body.n}")
         params = refusing(None, lambda: body.params(max_tokens, logprobs))
         try:
             return await self.worker.submit(prompts, params)
