@@ -3,6 +3,7 @@
 Nothing here measures anything and nothing here imports torch: every number is a formula over a specification.
 """
 
+from servelab.costs.budget import MemoryBudget, activation_bytes, memory_budget
 from servelab.costs.gpu import GPU_SPECS, GPUSpec
 from servelab.costs.memory import (
     blocks_needed,
@@ -14,6 +15,7 @@ from servelab.costs.memory import (
     requests_that_fit,
     weight_bytes,
 )
+from servelab.costs.mixed import StepWork, step_bytes, step_flops
 from servelab.costs.model import MODEL_SPECS, ModelSpec
 from servelab.costs.roofline import Roofline
 from servelab.costs.speculation import (
@@ -39,10 +41,13 @@ __all__ = [
     "GPU_SPECS",
     "MODEL_SPECS",
     "GPUSpec",
+    "MemoryBudget",
     "ModelSpec",
     "RequestLength",
     "Roofline",
+    "StepWork",
     "acceptance_rate",
+    "activation_bytes",
     "arithmetic_intensity",
     "blocks_needed",
     "contiguous_waste",
@@ -53,6 +58,7 @@ __all__ = [
     "holes",
     "kv_cache_bytes_per_token",
     "kv_weight_crossover_tokens",
+    "memory_budget",
     "paged_waste",
     "prefill_bytes",
     "prefill_flops",
@@ -60,6 +66,8 @@ __all__ = [
     "requests_that_fit",
     "residual",
     "speculation_speedup",
+    "step_bytes",
+    "step_flops",
     "verification_cost",
     "weight_bytes",
     "weight_bytes_read",

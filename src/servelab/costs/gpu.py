@@ -2,7 +2,8 @@
 
 Datasheets print tensor-core peaks "with sparsity" (half of the weights zero in a fixed pattern); language models are
 served dense, so the dense peak stands here: half of the printed number where the footnote says so. A datasheet's GB
-is taken as 10^9 bytes. Peaks are ceilings: no program reaches them.
+is taken as 10^9 bytes. What the driver reports can be used is more for some cards, and that is what a budget divides.
+Peaks are ceilings: no program reaches them.
 """
 
 from dataclasses import dataclass
@@ -11,11 +12,16 @@ from servelab.costs.roofline import Roofline
 
 TERA = 1e12
 GIGA = 1e9
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class GPUSpec:
-    """One GPU. flops_per_s: dense tensor-core peak by dtype name, float32 accumulation; a missing dtype has none."""
+    """One GPU. flops_per_s: dense tensor-core peak by dtype name, float32 accumulation; a missing dtype has none.
+
+    memory_bytes: as the datasheet says. reported_bytes: the whole memory as `nvidia-smi` lists it on such a card; 0
+    means as the datasheet says.
+    """
 
     name: str
     memory_bytes: int
@@ -23,6 +29,11 @@ class GPUSpec:
     flops_per_s: dict[str, float]
     compute_capability: str
     source: str
+    reported_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reported_bytes == 0:
+            object.__setattr__(self, "reported_bytes", self.memory_bytes)
 
     @property
     def default_dtype(self) -> str:
@@ -57,6 +68,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             _peaks(312),
             "8.0",
             "NVIDIA A100 80GB datasheet (nvidia-a100-datasheet-us-nvidia-1758950-r4), June 2021",
+            81_920 * MIB,
         ),
         GPUSpec(
             "H100 SXM",
@@ -66,6 +78,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             "9.0",
             "NVIDIA H100 Tensor Core GPU datasheet, 2023: 3.35 TB/s, 1,979 TFLOPS with sparsity; "
             "dense 989.4 in the H100 architecture whitepaper, table 2",
+            81_559 * MIB,
         ),
         GPUSpec(
             "H200 SXM",
@@ -74,6 +87,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             _peaks(989.4, fp8=True),
             "9.0",
             "NVIDIA H200 Tensor Core GPU datasheet, 2024: 141 GB, 4.8 TB/s, 1,979 TFLOPS with sparsity",
+            143_771 * MIB,
         ),
         GPUSpec(
             "L4",
@@ -82,6 +96,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             _peaks(121, fp8=True),
             "8.9",
             "NVIDIA L4 Tensor Core GPU datasheet, 2023: 300 GB/s, 242 TFLOPS with sparsity",
+            23_034 * MIB,
         ),
         GPUSpec(
             "T4",
@@ -91,6 +106,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             "7.5",
             "NVIDIA T4 product brief PB-09256-001, 2019: 320 GB/s, 65 TFLOPS float16, no bfloat16 "
             "(the later datasheet rounds to 300 GB/s)",
+            15_360 * MIB,
         ),
         GPUSpec(
             "RTX 4090",
@@ -100,6 +116,7 @@ GPU_SPECS: dict[str, GPUSpec] = {
             "8.9",
             "NVIDIA Ada GPU architecture whitepaper v2, 2023, appendix A: 1,008 GB/s, 165.2 TFLOPS float16 with "
             "float32 accumulation, dense",
+            24_564 * MIB,
         ),
     )
 }

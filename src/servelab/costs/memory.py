@@ -17,10 +17,18 @@ def kv_cache_bytes_per_token(spec: ModelSpec, bytes_per_element: float = 2) -> i
     return _whole(spec.kv_elements_per_token * bytes_per_element)
 
 
-def weight_bytes(spec: ModelSpec, bytes_per_parameter: float = 2) -> int:
-    """Bytes of all weights in memory (2 bytes a parameter: 16 bit)."""
+def weight_bytes(spec: ModelSpec, bytes_per_parameter: float = 2, bytes_per_embedding: float | None = None) -> int:
+    """Bytes of all weights in memory (2 bytes a parameter: 16 bit).
+
+    bytes_per_embedding: of embedding table and output projection, which 8-bit and 4-bit checkpoints mostly keep in
+    16 bit; None is as all others.
+    """
+    if bytes_per_embedding is None:
+        bytes_per_embedding = bytes_per_parameter
     _more_than_nothing("bytes_per_parameter", bytes_per_parameter)
-    return _whole(spec.num_parameters * bytes_per_parameter)
+    _more_than_nothing("bytes_per_embedding", bytes_per_embedding)
+    embeddings = spec.num_embedding_parameters
+    return _whole((spec.num_parameters - embeddings) * bytes_per_parameter + embeddings * bytes_per_embedding)
 
 
 def kv_weight_crossover_tokens(spec: ModelSpec, bytes_per_element: float = 2, bytes_per_parameter: float = 2) -> int:

@@ -66,6 +66,11 @@ class ModelSpec:
         return 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
 
     @property
+    def num_embedding_parameters(self) -> int:
+        """Embedding table and output projection together: two tables of the vocabulary, or one when tied."""
+        return self.vocab_size * self.hidden_size + self.num_lookup_parameters
+
+    @property
     def num_routed_parameters(self) -> int:
         """Parameters of all routed experts together (0 when dense)."""
         if not self.num_experts:

@@ -14,19 +14,24 @@ from servelab.costs.model import ModelSpec
 from servelab.costs.roofline import Roofline
 
 
-def weight_bytes_read(spec: ModelSpec, num_tokens: int = 1, bytes_per_parameter: float = 2) -> float:
+def weight_bytes_read(
+    spec: ModelSpec, num_tokens: int = 1, bytes_per_parameter: float = 2, bytes_per_embedding: float | None = None
+) -> float:
     """Bytes of weights that one step over `num_tokens` tokens reads.
 
     A dense model: all of them, whatever the number of tokens, but for an untied embedding table, of which it reads
     one row a token. A mixture of experts: those of the experts that at least one token takes, in the mean, when each
-    token picks its experts evenly.
+    token picks its experts evenly. bytes_per_embedding: see `weight_bytes`.
     """
     _check_tokens(num_tokens)
+    if bytes_per_embedding is None:
+        bytes_per_embedding = bytes_per_parameter
     routed = spec.num_routed_parameters
-    always = spec.num_parameters - routed - spec.num_lookup_parameters
+    always = spec.num_parameters - routed - spec.num_embedding_parameters
     share = 1 - (1 - spec.num_experts_per_token / spec.num_experts) ** num_tokens if spec.num_experts else 0
     rows = num_tokens * spec.hidden_size if spec.num_lookup_parameters else 0
-    return (always + share * routed + rows) * bytes_per_parameter
+    output_projection = spec.vocab_size * spec.hidden_size
+    return (always + share * routed) * bytes_per_parameter + (output_projection + rows) * bytes_per_embedding
 
 
 def decode_step_bytes(
@@ -50,7 +55,7 @@ def decode_step_flops(spec: ModelSpec, batch_size: int, context_tokens: int) -> 
     _check_tokens(batch_size)
     _check_tokens(context_tokens)
     products = 2 * (spec.num_active_parameters - spec.num_lookup_parameters)
-    return batch_size * (products + _attention_flops(spec) * context_tokens)
+    return batch_size * (products + attention_flops(spec) * context_tokens)
 
 
 def decode_step_seconds(
@@ -84,7 +89,7 @@ def prefill_flops(spec: ModelSpec, prompt_tokens: int) -> float:
     output_projection = spec.vocab_size * spec.hidden_size
     layers = spec.num_active_parameters - spec.num_lookup_parameters - output_projection
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
-    return 2 * layers * prompt_tokens + 2 * output_projection + _attention_flops(spec) * pairs
+    return 2 * layers * prompt_tokens + 2 * output_projection + attention_flops(spec) * pairs
 
 
 def prefill_seconds(
@@ -111,7 +116,7 @@ def arithmetic_intensity(
     return decode_step_flops(spec, batch_size, context_tokens) / num_bytes
 
 
-def _attention_flops(spec: ModelSpec) -> int:
+def attention_flops(spec: ModelSpec) -> int:
     """FLOPs of one query token against one stored token, over all layers and query heads."""
     if spec.kv_lora_rank:
         key_dim, value_dim = spec.kv_lora_rank + spec.rope_head_dim, spec.kv_lora_rank
