@@ -52,3 +52,11 @@ def test_the_shortest_pass_counts(monkeypatch):
     ticks = iter([0.0, 1.0, 4.0, 5.0, 5.5, 6.0, 8.0])
     monkeypatch.setattr(ceiling.time, "perf_counter", lambda: next(ticks))
     assert ceiling._best_seconds(lambda: None, "cpu", passes=3, budget_s=100) == 0.5
+
+
+def test_again_measures_now_and_leaves_what_is_kept(monkeypatch):
+    kept = measured_bandwidth("cpu"), measured_matmul_flops(torch.float32, "cpu")
+    monkeypatch.setattr(ceiling, "_best_seconds", lambda work, device: 0.5)
+    assert measured_bandwidth("cpu", again=True) == 2 * ceiling.CPU_READ_BYTES
+    assert measured_matmul_flops(torch.float32, "cpu", again=True) == 2 * 256**3 / 0.5
+    assert (measured_bandwidth("cpu"), measured_matmul_flops(torch.float32, "cpu")) == kept

@@ -24,23 +24,26 @@ MOST_ROWS = 8192
 LONG_ENOUGH_S = 0.02
 
 
-def measured_bandwidth(device: str | None = None) -> float:
+def measured_bandwidth(device: str | None = None, *, again: bool = False) -> float:
     """Return how many bytes per second `device` (default: `best_device()`) reads from its memory.
 
-    The best of five passes that sum a buffer too large for any cache. Measured once per process and device.
+    The best of five passes that sum a buffer too large for any cache. Measured once per process and device; `again`
+    measures now, and leaves what is kept as it is.
     """
-    return _bandwidth(best_device() if device is None else device)
+    device = best_device() if device is None else device
+    return float(_bandwidth.__wrapped__(device)) if again else _bandwidth(device)
 
 
-def measured_matmul_flops(dtype: torch.dtype | None = None, device: str | None = None) -> float:
+def measured_matmul_flops(dtype: torch.dtype | None = None, device: str | None = None, *, again: bool = False) -> float:
     """Return the floating point operations per second of a square matrix product on `device`.
 
     `dtype` defaults to `best_dtype(device)`. A product of two [N, N] matrices counts 2 N^3 operations. N doubles
     from 256 until one product takes 20 ms: large enough for the ceiling, and quick where bfloat16 is emulated.
-    The best of several is taken. Measured once per process, device and dtype.
+    The best of several is taken. Measured once per process, device and dtype; `again` measures now.
     """
     device = best_device() if device is None else device
-    return _matmul_flops(best_dtype(device) if dtype is None else dtype, device)
+    dtype = best_dtype(device) if dtype is None else dtype
+    return float(_matmul_flops.__wrapped__(dtype, device)) if again else _matmul_flops(dtype, device)
 
 
 @functools.cache
