@@ -99,7 +99,7 @@ def show(progress: Progress, task: object, section: str, text: str) -> None:
     progress.update(task, description=f"{section}: {text}")
 
 
-def open_report(path: Path | None) -> Report:
+def open_report(path: Path | None, suite: str = "engine") -> Report:
     """The report to add to: what is in the file, if it is of this machine; else a new one."""
     machine = describe_machine()
     if path is not None and path.exists():
@@ -107,7 +107,7 @@ def open_report(path: Path | None) -> Report:
         if dict(report.machine) == machine:
             return report
         console.print(f"{path} is of another machine ({report.machine['name']}): it is begun anew")
-    return Report("engine", machine)
+    return Report(suite, machine)
 
 
 def describe_machine() -> dict[str, str | int | float]:
