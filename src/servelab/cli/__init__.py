@@ -124,6 +124,71 @@ def serve(
         raise typer.Exit(1) from reason
 
 
+@app.command(help=_("Serve a load on paper: a model on a GPU that you need not own, at thousands of requests."))
+def simulate(
+    example: int | None = typer.Option(None, help=_("Print the lesson's example 1, 2 or 3, and nothing else.")),
+    model: str = typer.Option("Llama-3-70B", help=_("A model of the course's table, or how its name begins.")),
+    gpu: str = typer.Option("H100 SXM", help=_("A GPU of the course's table, or how its name begins.")),
+    memory_gb: float | None = typer.Option(None, min=0.001, help=_("Its memory in 10^9 bytes, not what drivers say.")),
+    usable_share: float = typer.Option(0.98, min=0.01, max=1, help=_("Of it, for weights, activations and KV.")),
+    weight_bytes: float = typer.Option(1.0, min=0.01, help=_("Bytes of a weight; 1: 8 bit.")),
+    embedding_bytes: float = typer.Option(2.0, min=0.01, help=_("Bytes of an embedding's number.")),
+    kv_bytes: float = typer.Option(2.0, min=0.01, help=_("Bytes of a number of K or V; 1: FP8.")),
+    compute_dtype: str | None = typer.Option(None, help=_("Whose peak the arithmetic has, such as fp8.")),
+    efficiency: float = typer.Option(0.6, min=0.001, help=_("Share of the roofline that is reached: assumed.")),
+    overhead_ms: float = typer.Option(0.0, min=0, help=_("Of each step, whatever it computes.")),
+    requests: int = typer.Option(1_000, min=1, help=_("How many.")),
+    mean_tokens: float = typer.Option(850, min=2, help=_("Prompt and output, mean of a long tail.")),
+    max_tokens: int = typer.Option(4_096, min=2, help=_("The longest of them.")),
+    prompt_tokens: int | None = typer.Option(None, min=1, help=_("All alike, instead of a long tail.")),
+    output_tokens: int | None = typer.Option(None, min=1, help=_("All alike, instead of a long tail.")),
+    rate: float | None = typer.Option(None, min=0.000001, help=_("Arrivals a second (Poisson); else all at once.")),
+    users: int | None = typer.Option(None, min=1, help=_("Users who wait for each answer, instead of a rate.")),
+    seed: int = typer.Option(0, min=0, help=_("Of lengths, arrivals and accepted drafts.")),
+    kv_cache: str = typer.Option("paged", help=_("paged, or contiguous.")),
+    reserve: str = typer.Option("max", help=_("What contiguous reserves: max, or exact.")),
+    max_model_len: int | None = typer.Option(None, min=1, help=_("Tokens of a request at most; what max reserves.")),
+    scheduling: str = typer.Option("continuous", help=_("continuous, or static.")),
+    max_num_seqs: int = typer.Option(256, min=1, help=_("Requests that run at the same time at most.")),
+    max_num_batched_tokens: int = typer.Option(4_096, min=1, help=_("Tokens of one step at most.")),
+    block_size: int = typer.Option(16, min=1, help=_("Tokens of a block of the KV cache.")),
+    k: int = typer.Option(0, min=0, help=_("Draft tokens of a request and step; 0: no speculation.")),
+    acceptance: float = typer.Option(0.7, min=0, max=1, help=_("Chance of each when those before it stand.")),
+    draft_cost: float = typer.Option(0.1, min=0, help=_("Of a draft token, in decode steps of one request.")),
+    json: str | None = typer.Option(None, help=_("A file for all numbers.")),
+    trace: str | None = typer.Option(None, help=_("A file for the trace, which the widgets play.")),
+) -> None:
+    """Simulate; what is in the way is said in one sentence, and the exit code is then 1."""
+    from servelab.cli.simulate import LoadOptions, run, show_example
+
+    card = {
+        "model": model,
+        "gpu": gpu,
+        "memory_bytes": None if memory_gb is None else int(memory_gb * 1e9),
+        "usable_share": usable_share,
+        "bytes_per_parameter": weight_bytes,
+        "bytes_per_embedding": embedding_bytes,
+        "bytes_per_element": kv_bytes,
+        "compute_dtype": compute_dtype,
+        "efficiency": efficiency,
+        "overhead_s": overhead_ms / 1e3,
+        "block_size": block_size,
+        "step_tokens": max_num_batched_tokens,
+        "step_requests": max_num_seqs,
+    }
+    engine = {"kv_cache": kv_cache, "reserve": reserve, "scheduling": scheduling, "max_model_len": max_model_len}
+    lengths = (requests, mean_tokens, max_tokens, prompt_tokens, output_tokens)
+    load = LoadOptions(*lengths, rate, users, seed)
+    try:
+        if example is not None:
+            show_example(example)
+        else:
+            run(card, engine, load, (k, acceptance, draft_cost), json, trace)
+    except (ValueError, OSError) as reason:
+        typer.echo(f"\n{reason}", err=True)
+        raise typer.Exit(1) from reason
+
+
 def main() -> None:
     """Run the command line."""
     app()
