@@ -6,6 +6,7 @@ from servelab.figures.curve import curve
 from servelab.figures.frame import Frame, frame_figure
 from servelab.figures.kernel_access import kernel_access
 from servelab.figures.kv_growth import kv_growth
+from servelab.figures.load import load_curves, load_memory
 from servelab.figures.memory_map import memory_map_figure, memory_map_frame
 from servelab.figures.page_table import free_blocks, page_table_figure, page_table_frame
 from servelab.figures.roofline import roofline
@@ -22,6 +23,8 @@ __all__ = [
     "free_blocks",
     "kernel_access",
     "kv_growth",
+    "load_curves",
+    "load_memory",
     "memory_map_figure",
     "memory_map_frame",
     "page_table_figure",

@@ -23,6 +23,7 @@ from servelab.trace.event import (
     Verify,
     Wait,
 )
+from servelab.trace.load import LoadPoint, LoadReport, MemorySample, Quantiles, ServiceLevel
 from servelab.trace.occupancy import Slot, Waste, occupancy, waste
 from servelab.trace.record import RequestRecord, StepRecord, Trace, token_texts
 from servelab.trace.replay import RequestState, State
@@ -41,12 +42,17 @@ __all__ = [
     "Fork",
     "Free",
     "Hit",
+    "LoadPoint",
+    "LoadReport",
+    "MemorySample",
     "Preempt",
+    "Quantiles",
     "Release",
     "RequestRecord",
     "RequestState",
     "Reserve",
     "Schedule",
+    "ServiceLevel",
     "Slot",
     "State",
     "StepRecord",
