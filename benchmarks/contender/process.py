@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.contender import vllm
 from benchmarks.contender.protocol import Setup, Task, Timing
+from servelab.serving.vllm import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_ENVIRONMENT = ROOT / ".venv-vllm"
@@ -96,5 +97,5 @@ def contenders(setup: Setup, names: Sequence[str]) -> list[Process]:
     }
     if "vLLM" in names and not Path(commands["vLLM"][0]).exists():
         raise ContenderFailed("vLLM has no environment yet: run `make vllm`, or leave it out with --without vLLM.")
-    variables = {"vLLM": vllm.environment(VLLM_ENVIRONMENT, setup.threads)}
+    variables = {"vLLM": environment(VLLM_ENVIRONMENT) | vllm.in_process(setup.threads)}
     return [Process(name, commands[name], variables.get(name, {}), setup) for name in names]

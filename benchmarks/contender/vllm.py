@@ -1,38 +1,25 @@
 """vLLM for CPU as a contender, in its own environment (`make vllm`) and in this process: nothing is sent over HTTP.
 
-`.venv-vllm/bin/python -m benchmarks.contender.vllm`, driven over standard input. The settings here and in `environment`
-are the fastest of those that were tried: compiled, not eager; Intel's OpenMP, as vLLM's own guide asks for.
+`.venv-vllm/bin/python -m benchmarks.contender.vllm`, driven over standard input. The settings here and in its
+variables are the fastest of those that were tried: compiled, not eager; Intel's OpenMP, as vLLM's own guide asks for.
 """
 
 import itertools
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contender.protocol import Setup, Task, Timing, serve, time_steps
 
-TCMALLOC = "*/libtcmalloc*.so.4"  # below /usr/lib, where there is one
 
+def in_process(threads: int) -> dict[str, str]:
+    """Variables that join `servelab.serving.vllm.environment` where vLLM runs in its caller's process.
 
-def environment(folder: Path, threads: int) -> dict[str, str]:
-    """The variables that a process of the environment at `folder` is started with.
-
-    The KMP variables are those that vLLM's launcher of worker processes sets; in process, nobody else does. Its cache
-    of whole compiled models does not load (0.32): each start would compile for two minutes. Inductor's own does.
+    The KMP variables are those that vLLM's launcher of worker processes sets; in process, nobody else does.
     """
-    libraries = [str(folder / "lib" / "libiomp5.so"), *sorted(map(str, Path("/usr/lib").glob(TCMALLOC)))[:1]]
     return {
-        "HF_HUB_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "2",
-        "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
-        "VLLM_USE_AOT_COMPILE": "0",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache" / "inductor"),
         "OMP_NUM_THREADS": str(threads),
-        "LD_PRELOAD": ":".join(library for library in libraries if Path(library).exists()),
         "KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{','.join(map(str, range(threads)))}]",
         "KMP_BLOCKTIME": "5",
         "KMP_TPAUSE": "0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from servelab import __version__
+from servelab.cli.load import load
 from servelab.translation import _
 
 DEFAULT_PORT = 8888
@@ -187,6 +188,9 @@ def simulate(
     except (ValueError, OSError) as reason:
         typer.echo(f"\n{reason}", err=True)
         raise typer.Exit(1) from reason
+
+
+app.command(help=_("Load an OpenAI-compatible server, and show latency, throughput, goodput and memory."))(load)
 
 
 def main() -> None:

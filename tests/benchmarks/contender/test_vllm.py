@@ -8,7 +8,7 @@ import pytest
 from benchmarks.contender import process as conductor
 from benchmarks.contender.process import contenders
 from benchmarks.contender.protocol import Setup, Task
-from benchmarks.contender.vllm import VLLM, environment
+from benchmarks.contender.vllm import VLLM, in_process
 
 SETUP = Setup("folder", "float32", threads=1, max_num_seqs=4, max_model_len=64, token_budget=32)
 
@@ -71,17 +71,21 @@ def test_it_is_stepped_in_process_without_prefix_caching(fake_vllm):
         assert not contender.engine.has_unfinished_requests()
 
 
-def test_its_process_runs_in_process_offline_and_with_intels_openmp_where_it_is(tmp_path):
-    variables = environment(tmp_path, threads=3)
+def test_its_process_runs_in_process_with_a_thread_a_core():
+    variables = in_process(threads=3)
     assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["OMP_NUM_THREADS"] == "3"
     assert variables["KMP_AFFINITY"].endswith("proclist=[0,1,2]")
-    assert "libiomp5" not in variables["LD_PRELOAD"]
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "libiomp5.so").touch()
-    assert variables.keys() == environment(tmp_path, 3).keys()
-    assert str(tmp_path / "lib" / "libiomp5.so") in environment(tmp_path, 3)["LD_PRELOAD"]
+
+
+def test_its_variables_join_those_of_every_vllm(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setattr(conductor, "VLLM_ENVIRONMENT", tmp_path)
+    (process,) = contenders(SETUP, ["vLLM"])
+    assert process.variables["HF_HUB_OFFLINE"] == "1"
+    assert process.variables["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert process.variables["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.slow
