@@ -85,7 +85,7 @@ def load_memory(
     usage = [100 * sample.kv_usage for sample in samples]
     running, waiting = [sample.running for sample in samples], [sample.waiting for sample in samples]
     fill = {"fill": "tozeroy", "fillcolor": "rgba(230,159,0,0.25)"}
-    lines = (
+    lines: tuple[tuple[int, Sequence[float], str, dict[str, object], dict[str, str]], ...] = (
         (1, usage, _("KV cache in use"), stroke(ORANGE, width=2), fill),
         (2, running, _("running"), stroke(BLUE, shape="hv", width=2), {}),
         (2, waiting, _("waiting"), stroke(RED, "dash", "hv", width=2), {}),
