@@ -7,31 +7,25 @@
 Let nothing else run meanwhile. `python -m benchmarks.readme` then renews the table and the picture of the README.
 """
 
-import datetime
-import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import torch
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks.bench import Bench
-from benchmarks.contender.process import ROOT, ContenderFailed
-from benchmarks.report import Case, Report, Result
+from benchmarks.contender.process import ContenderFailed
+from benchmarks.report import Result
 from benchmarks.section import batching, capacity, compare, memory, overhead, prefix, speculation, step
-from servelab.device import machine_name, measured_bandwidth, measured_matmul_flops
+from benchmarks.suite import FOLDER, console, dated, open_report
+from servelab.device import measured_bandwidth, measured_matmul_flops
 from servelab.model.catalog import DEFAULT_MODEL, ModelUnavailable
 
-RESULTS = ROOT / "benchmarks" / "results" / "engine.json"
+RESULTS = FOLDER / "engine.json"
 SECTIONS: dict[str, Callable[[Bench], Result]] = {
     "step": step.run,
     "overhead": overhead.run,
@@ -42,7 +36,6 @@ SECTIONS: dict[str, Callable[[Bench], Result]] = {
     "speculation": speculation.run,
     "compare": compare.run,
 }
-console = Console()
 
 
 def main(
@@ -70,7 +63,7 @@ def main(
 
 def measure(names: list[str], path: Path | None, bench: Bench, without: set[str]) -> None:
     """Run the sections; tell the targets of each, and keep its result as soon as it is there."""
-    report = open_report(path)
+    report = open_report(path, "engine")
     ceilings = {
         "read_gbps": measured_bandwidth("cpu") / 1e9,
         "matmul_gflops": measured_matmul_flops(device="cpu") / 1e9,
@@ -97,55 +90,6 @@ def measure(names: list[str], path: Path | None, bench: Bench, without: set[str]
 
 def show(progress: Progress, task: object, section: str, text: str) -> None:
     progress.update(task, description=f"{section}: {text}")
-
-
-def open_report(path: Path | None, suite: str = "engine") -> Report:
-    """The report to add to: what is in the file, if it is of this machine; else a new one."""
-    machine = describe_machine()
-    if path is not None and path.exists():
-        report = Report.load(path)
-        if dict(report.machine) == machine:
-            return report
-        console.print(f"{path} is of another machine ({report.machine['name']}): it is begun anew")
-    return Report(suite, machine)
-
-
-def describe_machine() -> dict[str, str | int | float]:
-    return {
-        "name": machine_name(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def dated(result: Result, seconds: float, settings: Case) -> Result:
-    """The result with what only the conductor knows."""
-    own = {name: version(name) for name in ("servelab", "torch", "numba", "numpy")}
-    return Result(
-        measurements=result.measurements,
-        targets=result.targets,
-        settings={**settings, **result.settings},
-        versions={"python": platform.python_version(), **own, **result.versions},
-        commit=commit(),
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-        seconds=seconds,
-    )
-
-
-def commit() -> str:
-    """The commit that is measured, with "+" behind it when files differ from it; "unknown" outside of a clone."""
-    try:
-        head = git("rev-parse", "--short=10", "HEAD")
-        return head + ("+" if git("status", "--porcelain", "--", "src", "benchmarks/**/*.py") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def git(*arguments: str) -> str:
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout.strip()
 
 
 if __name__ == "__main__":

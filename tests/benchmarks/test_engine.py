@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import engine
+from benchmarks import engine, suite
 from benchmarks.contender.process import ContenderFailed
 from benchmarks.report import Measurement, Report, Result, Target
 from benchmarks.section import compare
@@ -110,6 +110,6 @@ def test_contenders_can_be_left_out(command, monkeypatch):
 
 
 def test_outside_of_a_clone_the_commit_is_unknown(monkeypatch, tmp_path):
-    assert engine.commit().rstrip("+").isalnum()
-    monkeypatch.setattr(engine, "ROOT", tmp_path)
-    assert engine.commit() == "unknown"
+    assert suite.commit().rstrip("+").isalnum()
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    assert suite.commit() == "unknown"

@@ -1,0 +1,60 @@
+"""What HTTP costs: who takes part, in turns, and what becomes of the times; and our server as it is started there."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.contender.process import ContenderFailed
+from benchmarks.section import serving
+from benchmarks.section.serving import ENGINE, HTTP, VLLM, Load, run
+from servelab.serving.environment import EnvironmentMissing
+
+
+def fake(seconds, journal, name):
+    """Takes so many seconds for whatever it is asked, and notes what that was."""
+
+    @contextmanager
+    def start(bench):
+        def generate(texts, output):
+            journal.append((name, texts, output))
+            return seconds
+
+        yield generate
+        journal.append((name, "ended"))
+
+    return start
+
+
+def test_rates_and_ratios_of_the_same_prompts_in_turns(toy_bench):
+    journal: list = []
+    starts = {name: fake(s, journal, name) for name, s in ((ENGINE, 1.0), (HTTP, 1.25), (VLLM, 2.0))}
+    result = run(toy_bench, [Load(2, 10, 5)], starts)
+    assert result.find("output", system=HTTP, requests=2).samples == pytest.approx((8.0,) * toy_bench.rounds)
+    assert {target.name: (target.value, target.bar, target.is_met) for target in result.targets} == {
+        "servelab over HTTP against engine alone, 2 x 10 + 5 tokens": (pytest.approx(0.8), 0.9, False),
+        "servelab over HTTP against vLLM over HTTP, 2 x 10 + 5 tokens": (pytest.approx(1.6), 1.1, True),
+    }
+    asked = [entry for entry in journal[3:] if entry[1] != "ended"]  # the first three warm up
+    assert [name for name, _, _ in asked[:6]] == [ENGINE, HTTP, VLLM, HTTP, VLLM, ENGINE]
+    assert asked[0][1] == asked[1][1] == asked[2][1] != asked[3][1]
+    assert [len(text) for text in asked[0][1]] == [10, 10]
+    assert [entry for entry in journal if entry[1] == "ended"] == [(name, "ended") for name in (VLLM, HTTP, ENGINE)]
+
+
+def test_without_vllms_environment_it_is_left_out(toy_bench):
+    @contextmanager
+    def missing(bench):
+        raise EnvironmentMissing("run make vllm")
+        yield
+
+    starts = {ENGINE: fake(1.0, [], ENGINE), HTTP: fake(1.0, [], HTTP), VLLM: missing}
+    assert len(run(toy_bench, [Load(2, 10, 5)], starts).targets) == 1
+
+
+def test_a_stream_that_stops_short_is_no_measurement(monkeypatch):
+    async def short(session, text, output):
+        return output - 1
+
+    monkeypatch.setattr(serving, "stream_one", short)
+    with pytest.raises(ContenderFailed, match=r"expected 5 output tokens of each of 1 streams, got \[4\]"):
+        serving.client("http://127.0.0.1:1")([[1]], 5)
