@@ -24,7 +24,7 @@ from benchmarks.contender.servelab import BLOCK_SIZE
 from benchmarks.report import Measurement, Result, Target
 from benchmarks.section.compare import setup
 from servelab.serving.environment import EnvironmentMissing
-from servelab.serving.vllm import VLLMServer
+from servelab.serving.vllm import VLLMFailed, VLLMServer
 
 ENGINE, HTTP, VLLM = "engine alone", "servelab over HTTP", "vLLM over HTTP"
 BARS = {ENGINE: 0.9, VLLM: 1.1}
@@ -54,7 +54,7 @@ QUICK_LOADS = (Load(4, 20, 8),)
 def run(bench: Bench, loads: Sequence[Load] | None = None, starts: Mapping[str, Start] | None = None) -> Result:
     """starts: who takes part, and how each is started. vLLM is left out where it has no environment.
 
-    Raises ContenderFailed, and VLLMFailed where vLLM does not start.
+    Raises ContenderFailed where one does not start, or answers otherwise than it should.
     """
     loads = loads or (QUICK_LOADS if bench.quick else LOADS)
     measurements: list[Measurement] = []
@@ -145,7 +145,7 @@ def our_server(bench: Bench) -> Iterator[Generate]:
 
 @contextmanager
 def vllm_server(bench: Bench) -> Iterator[Generate]:
-    """Raises EnvironmentMissing, VLLMFailed."""
+    """Raises EnvironmentMissing, ContenderFailed."""
     given = setup(bench)
     server = VLLMServer(
         given.model,
@@ -158,7 +158,11 @@ def vllm_server(bench: Bench) -> Iterator[Generate]:
         options=("--max-num-batched-tokens", str(given.token_budget)),
         progress=False,
     )
-    with server:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(server)
+        except VLLMFailed as reason:
+            raise ContenderFailed(str(reason)) from None
         yield client(server.url)
 
 
