@@ -215,7 +215,7 @@ def compared(
     name: str, served: Sequence[Outcome], best: Outcome, simulated: Outcome, plain: Outcome
 ) -> list[Measurement]:
     """Every round of the engine, its best one, and what the simulator says: with the sum, and as a plain roofline."""
-    found = []
+    found: list[Measurement] = []
     for metric, (title, unit) in METRICS.items():
         samples = tuple(float(getattr(one, metric)) for one in served)
         real = getattr(best, metric)

@@ -70,9 +70,13 @@ def run(
     rich.print(memory_table(card.budget, card.block_size))
     rich.print(result_table(result))
     if json_file is not None:
-        content = {"assumptions": dataclasses.asdict(card), "result": result.summary(), "requests": rows(result)}
-        content["drafting"] = None if drafting is None else dataclasses.asdict(drafting)
-        content["load"] = dataclasses.asdict(load_options)
+        content = {
+            "assumptions": dataclasses.asdict(card),
+            "load": dataclasses.asdict(load_options),
+            "drafting": None if drafting is None else dataclasses.asdict(drafting),
+            "result": result.summary(),
+            "requests": rows(result),
+        }
         Path(json_file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         typer.echo(_("The numbers are in {path}.").format(path=json_file))
     if trace_file is not None and result.trace is not None:
@@ -128,8 +132,8 @@ def make_lengths(options: LoadOptions) -> list[RequestLength]:
 
     prompt_tokens, output_tokens = options.prompt_tokens, options.output_tokens
     if prompt_tokens is None and output_tokens is None:
-        tail = {"mean_tokens": options.mean_tokens, "max_tokens": options.max_tokens}
-        return workload(options.requests, **tail, seed=options.seed)  # type: ignore[arg-type]
+        mean, most = options.mean_tokens, options.max_tokens
+        return workload(options.requests, mean_tokens=mean, max_tokens=most, seed=options.seed)
     if prompt_tokens is None or output_tokens is None:
         raise ValueError(
             _("expected --prompt-tokens and --output-tokens, got {prompt} and {output}").format(
