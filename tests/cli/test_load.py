@@ -65,7 +65,7 @@ def load(monkeypatch):
 
 
 def test_it_prints_three_lines_a_level(load):
-    load.answer = report(point(), point(None, rate_per_s=2.5), level=ServiceLevel(ttft_ms=50))
+    load.answer = report(point(), point(None, 4, rate_per_s=2.5, prompt_tokens=69.4), level=ServiceLevel(ttft_ms=50))
     answer = load()
     assert answer.exit_code == 0
     first, second = [line for line in answer.output.splitlines() if "1,234.6" in line]
@@ -73,7 +73,7 @@ def test_it_prints_three_lines_a_level(load):
     assert second.split()[0] == "2.5/s"
     assert answer.output.count("90") == 8
     assert "toy at http://h, guidellm 0.8.1, seed 7: prompts of 64 tokens, answers of 32 tokens." in answer.output
-    assert "Sent were 66 prompt tokens and written 32 output tokens a request, in the mean." in answer.output
+    assert "Sent were 67 prompt tokens and written 32 output tokens a request, in the mean." in answer.output
     assert answer.output.count("Failed: the server is busy") == 1
     assert "its memory is not shown" in answer.output
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from beside import need, servelab
 
 from servelab.serving import Lengths, Load, Target, TargetFailed, guidellm, run_load
+from servelab.serving.target import RUNNING
 from servelab.trace import LoadReport, ServiceLevel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -100,16 +101,23 @@ def test_every_profile_from_the_command_line(url, words, arrivals):
 
 
 def test_ctrl_c_ends_the_load_and_leaves_nothing(url):
-    words = ["--streams", "2", "--seconds", "120", "--output", "64"]
+    """Neither a process here nor a request on the server."""
+
+    def wait_until_running(count, patience_s):
+        deadline = time.monotonic() + patience_s
+        while Target(url).metrics()[RUNNING] != count:
+            assert time.monotonic() < deadline, f"expected {count} requests that run"
+            time.sleep(0.1)
+
+    words = ["--streams", "2", "--seconds", "120", "--output", "256"]
     command = servelab("load", url, *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    begun, children = time.monotonic(), []
-    while len(children) < 2:  # GuideLLM, and a process of its own
-        assert time.monotonic() - begun < 120, "GuideLLM has started no worker"
-        time.sleep(0.2)
-        children = psutil.Process(command.pid).children(recursive=True)
+    wait_until_running(2, 120)
+    children = psutil.Process(command.pid).children(recursive=True)
+    assert len(children) >= 2  # GuideLLM and a worker of its own
     command.send_signal(signal.SIGINT)
     _, said = command.communicate(timeout=30)
     assert command.returncode == 130
     assert said.strip().endswith("Stopped: what was measured so far is lost.")
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+    wait_until_running(0, 10)

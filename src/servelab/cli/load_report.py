@@ -61,7 +61,9 @@ def spread(value: Quantiles | None) -> str:
 
 def notes(report: LoadReport) -> list[str]:
     """What stands below the table, a sentence a line."""
-    first = report.points[0]
+    done = max(1, sum(point.completed for point in report.points))
+    prompt = sum(point.completed * point.prompt_tokens for point in report.points) / done
+    output = sum(point.completed * point.output_tokens for point in report.points) / done
     lines = [
         _("{model} at {url}, {tool}, seed {seed}: prompts of {prompt}, answers of {output}.").format(
             model=report.model,
@@ -72,7 +74,7 @@ def notes(report: LoadReport) -> list[str]:
             output=report.output,
         ),
         _("Sent were {prompt:.0f} prompt tokens and written {output:.0f} output tokens a request, in the mean.").format(
-            prompt=first.prompt_tokens, output=first.output_tokens
+            prompt=prompt, output=output
         ),
     ]
     if report.profile == "goodput" and report.best_streams is None:
@@ -110,6 +112,7 @@ def write_page(report: LoadReport, path: Path) -> None:
 
     figures = [load_curves(report)] + ([load_memory(report)] if report.samples else [])
     parts = ["<!doctype html><meta charset='utf-8'><title>servelab load</title>"]
+    parts.append("<style>body{font:15px sans-serif}</style>")
     for number, figure in enumerate(figures):
         parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0))
         parts.append(f"<p>{escape(figure.layout.meta['sentence'])}</p>")
