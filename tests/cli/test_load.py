@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import rich
 from typer.testing import CliRunner
 
 from servelab import serving
@@ -58,6 +59,7 @@ def load(monkeypatch):
             return run.answer
 
         monkeypatch.setattr(serving, "run_load", run_load, raising=False)
+        monkeypatch.setattr(rich, "_console", None)  # one that an earlier test made has that test's width
         return CliRunner().invoke(app, ["load", "http://h", *words], env={"COLUMNS": "200"})
 
     run.answer = report(point())
