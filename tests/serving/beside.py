@@ -10,7 +10,9 @@ import pytest
 from servelab.serving.environment import EnvironmentMissing, find_python
 
 REQUIRED = "SERVELAB_REQUIRE_ENVIRONMENTS"
-COMMAND = [sys.executable, "-c", "from servelab.cli import main; main()"]
+# Whoever was started in the background by a shell ignores Ctrl-C, and so would all that it starts.
+CODE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from servelab.cli import main; main()"
+COMMAND = [sys.executable, "-c", CODE]
 
 
 def need(folder: str, tool: str, target: str) -> Path:

@@ -105,9 +105,13 @@ def test_an_interruption_ends_it_and_its_workers(fake, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(python)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began this in background
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run(python)
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
     left = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
     _, alive = psutil.wait_procs(left, timeout=5)
