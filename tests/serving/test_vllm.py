@@ -164,6 +164,7 @@ def test_its_variables_are_offline_and_name_intels_openmp_where_it_is(tmp_path):
     variables = environment(tmp_path, kv_cache_gb=3)
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert variables["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"  # it computes on as many cores as ours
     assert variables["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
     assert "libiomp5" not in variables["LD_PRELOAD"]
     (tmp_path / "lib").mkdir()

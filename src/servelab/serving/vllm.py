@@ -38,8 +38,9 @@ class VLLMFailed(Exception):
 def environment(folder: Path, kv_cache_gb: int = 2) -> dict[str, str]:
     """The variables that vLLM for CPU runs fastest and quietly with, from its environment at `folder`.
 
-    Intel's OpenMP goes first, as vLLM's own guide asks for. Its cache of whole compiled models does not load (0.32):
-    each start would compile for two minutes. Inductor's own does. kv_cache_gb: size of the KV cache, in GiB.
+    Intel's OpenMP goes first, as vLLM's own guide asks for. Every core computes: left to itself vLLM keeps one for its
+    front end, half of a small machine. Its cache of whole compiled models does not load (0.32): each start would
+    compile for two minutes. Inductor's own does. kv_cache_gb: size of the KV cache, in GiB.
     """
     libraries = [str(folder / "lib" / "libiomp5.so"), *sorted(map(str, Path("/usr/lib").glob(TCMALLOC)))[:1]]
     return {
@@ -47,6 +48,7 @@ def environment(folder: Path, kv_cache_gb: int = 2) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gb),
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
         "VLLM_USE_AOT_COMPILE": "0",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache" / "inductor"),

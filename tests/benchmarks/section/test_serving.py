@@ -1,5 +1,6 @@
 """What HTTP costs: who takes part, in turns, and what becomes of the times; and our server as it is started there."""
 
+import asyncio
 from contextlib import contextmanager
 
 import pytest
@@ -52,9 +53,31 @@ def test_without_vllms_environment_it_is_left_out(toy_bench):
 
 
 def test_a_stream_that_stops_short_is_no_measurement(monkeypatch):
-    async def short(session, text, output):
+    async def short(url, text, output):
         return output - 1
 
     monkeypatch.setattr(serving, "stream_one", short)
     with pytest.raises(ContenderFailed, match=r"expected 5 output tokens of each of 1 streams, got \[4\]"):
         serving.client("http://127.0.0.1:1")([[1]], 5)
+
+
+async def answer(sent: bytes) -> int:
+    """What a client makes of these bytes from a server."""
+
+    async def say(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(say, "127.0.0.1", 0)
+    async with listener:
+        return await serving.stream_one(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", [1], 5)
+
+
+def test_a_whole_stream_says_how_many_tokens_it_had():
+    whole = b'HTTP/1.1 200 OK\r\n\r\ndata: {"usage":{"completion_tokens":5}}\n\ndata: [DONE]\n\n'
+    assert asyncio.run(answer(whole)) == 5
+    for broken in (whole.replace(b"200", b"503"), whole.replace(b"[DONE]", b""), whole.replace(b"completion_", b"")):
+        with pytest.raises(ContenderFailed, match="expected a whole stream"):
+            asyncio.run(answer(broken))
