@@ -51,6 +51,7 @@ def test_options_become_a_configuration(passed):
         "secret",
         7,
     )
+    assert passed["config"].root == "org/name"  # where `servelab load` finds the tokenizer
     engine = passed["engine"]
     assert (engine.max_num_seqs, engine.kv_cache_dtype, engine.prefix_caching, engine.num_blocks) == (
         3,

@@ -164,7 +164,7 @@ def test_logprobs_of_a_chat(server):
 def test_models_health_and_unknown_routes(server):
     assert server.client.get("/health").status_code == 200
     [card] = server.client.get("/v1/models").json()["data"]
-    assert (card["id"], card["max_model_len"]) == ("toy", server.engine.max_model_len)
+    assert (card["id"], card["root"], card["max_model_len"]) == ("toy", "toy", server.engine.max_model_len)
     assert server.client.get("/v1/models/toy").json() == card
     error(server.client.get("/v1/models/other"), 404)
     error(server.client.get("/v1/embeddings"), 404)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from beside import need, servelab
 
-from servelab.serving import Lengths, Load, Target, TargetFailed, guidellm, run_load
+from servelab.serving import Lengths, Load, Target, guidellm, run_load
 from servelab.serving.target import RUNNING
 from servelab.trace import LoadReport, ServiceLevel
 
@@ -30,7 +30,6 @@ def url():
     server = servelab("serve", "--port", "0", "--num-blocks", "32", stdout=subprocess.PIPE)
     try:
         address = re.search(r"http://\S+", server.stdout.readline()).group()
-        wait_for(address)
         yield address
     finally:
         server.send_signal(signal.SIGINT)
@@ -41,17 +40,6 @@ def url():
             raise
         finally:
             server.stdout.close()
-
-
-def wait_for(address, patience_s=30):
-    """It says where it will be before anybody can connect there."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return Target(address).models()
-        except TargetFailed:
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.1)
 
 
 def test_lengths_with_a_tail_and_shared_beginnings_under_growing_concurrency(url):

@@ -40,7 +40,10 @@ def run(
 
     engine_config = EngineConfig(**engine_options, speculative=drafter(speculative, k))  # type: ignore[arg-type]
     config = ServerConfig(
-        model_name=served_model_name or Path(model_name).name, api_key=api_key or None, max_waiting=max_waiting
+        model_name=served_model_name or Path(model_name).name,
+        root=str(Path(model_name).resolve()) if Path(model_name).is_dir() else model_name,
+        api_key=api_key or None,
+        max_waiting=max_waiting,
     )
 
     def started(url: str) -> None:

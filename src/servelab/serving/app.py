@@ -32,12 +32,14 @@ Body = TypeVar("Body", bound=Sampled)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """model_name: what clients call the model. api_key: what they must know, None for nothing.
+    """model_name: what clients call the model. root: what it was loaded from, where a client on this machine finds its
+    tokenizer; None is the name. api_key: what clients must know, None for nothing.
 
     max_body_bytes: of a request. max_waiting: requests that may wait for a seat before others get a 429.
     """
 
     model_name: str
+    root: str | None = None
     api_key: str | None = None
     max_body_bytes: int = 4 << 20
     max_waiting: int = 256
@@ -122,8 +124,9 @@ class Server:
         self.worker, self.model, self.config = worker, model, config
 
     def card(self) -> dict[str, Any]:
-        name, length = self.config.model_name, self.worker.engine.max_model_len
-        return {"id": name, "object": "model", "created": 0, "owned_by": "servelab", "max_model_len": length}
+        name = self.config.model_name
+        card = {"id": name, "object": "model", "created": 0, "owned_by": "servelab", "root": self.config.root or name}
+        return card | {"max_model_len": self.worker.engine.max_model_len}
 
     def check_key(self, request: Request) -> None:
         """Raises ApiError unless the request brings the key, where there is one."""
