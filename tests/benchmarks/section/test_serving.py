@@ -6,8 +6,10 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.contender.process import ContenderFailed
+from benchmarks.report import Report
 from benchmarks.section import serving
 from benchmarks.section.serving import ENGINE, HTTP, VLLM, Load, run
+from benchmarks.suite import FOLDER
 from servelab.serving.environment import EnvironmentMissing
 
 
@@ -81,3 +83,13 @@ def test_a_whole_stream_says_how_many_tokens_it_had():
     for broken in (whole.replace(b"200", b"503"), whole.replace(b"[DONE]", b""), whole.replace(b"completion_", b"")):
         with pytest.raises(ContenderFailed, match="expected a whole stream"):
             asyncio.run(answer(broken))
+
+
+def test_what_the_course_says_of_http_was_measured():
+    """At 16 streams: at least 90 % of the engine's own rate, and at least 1.1 times vLLM's."""
+    section = Report.load(FOLDER / "serving.json").sections["http"]
+    bars = {(ENGINE if ENGINE in target.name else VLLM, target.bar) for target in section.targets}
+    assert bars == {(ENGINE, 0.9), (VLLM, 1.1)}
+    assert all(target.is_met for target in section.targets)
+    assert {measurement.case["requests"] for measurement in section.measurements} == {16}
+    assert not section.commit.endswith("+")
