@@ -55,7 +55,7 @@ def load_curves(
     for limit, name, color in ((level.ttft_ms, _("TTFT limit"), BLUE), (level.tpot_ms, _("TPOT limit"), ORANGE)):
         if limit is not None:
             figure.add_hline(limit, line={"color": color, "width": 1.5, "dash": "dot"}, row=2, col=1)
-            place = {"x": 1, "xref": "x2 domain", "xanchor": "right", "yref": "y2", "yanchor": "bottom"}
+            place = {"x": 0.005, "xref": "x2 domain", "xanchor": "left", "yref": "y2", "yanchor": "bottom"}
             # Plotly wants an annotation's place on a logarithmic axis as the logarithm.
             figure.add_annotation(y=math.log10(limit), text=name, showarrow=False, font={"size": 12}, **place)
             values.append(limit)
