@@ -145,6 +145,8 @@ def test_what_is_in_the_way_is_one_sentence(load, reason, said):
     ("words", "said"),
     [
         ("--streams 1,x", "expected --streams as numbers such as 1,2,4, got '1,x'"),
+        ("--html /nowhere/at/all.html", "expected a folder to write /nowhere/at/all.html to, got none there"),
+        ("--rates inf", "expected rates above 0"),
         ("--rates fast", "expected --rates as numbers such as 1,2,4, got 'fast'"),
         ("--profile storm", "expected profile as one of"),
         ("--ttft-ms 0", "expected ttft_ms as a positive number of milliseconds"),

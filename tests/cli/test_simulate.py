@@ -147,6 +147,8 @@ def test_an_example_says_what_it_assumes_and_what_comes_out(run, number, parts):
         (["--kv-cache", "heap"], "expected kv_cache in ('paged', 'contiguous'), got 'heap'"),
         (["--scheduling", "lazy"], "expected scheduling in"),
         (["--json", "/nowhere/at/all.json"], "expected a folder to write /nowhere/at/all.json to, got none there"),
+        (["--json", "/"], "expected a file to write to, got a folder: /"),
+        (["--json", ""], "expected a file to write to, got a folder: ."),
         (["--trace", "/nowhere/at/all.json"], "expected a folder to write /nowhere/at/all.json to, got none there"),
     ],
 )
@@ -157,6 +159,9 @@ def test_what_is_in_the_way_is_one_sentence(run, options, sentence):
     assert "Traceback" not in answer.output
 
 
-@pytest.mark.parametrize("wrong", [["--requests", "0"], ["--usable-share", "2"], ["--acceptance", "2"], ["--k", "-1"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [["--requests", "0"], ["--usable-share", "2"], ["--memory-gb", "inf"], ["--acceptance", "2"], ["--k", "-1"]],
+)
 def test_options_that_cannot_be(run, wrong):
     assert run(*wrong).exit_code == 2

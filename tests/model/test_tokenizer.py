@@ -28,6 +28,13 @@ def test_token_texts_keep_their_spaces_and_join_to_the_text(smollm2):
     assert tokenizer.token_text(2) == "<|im_end|>"
 
 
+def test_token_bytes_join_to_the_text_where_characters_are_split(smollm2):
+    tokenizer, text = smollm2.tokenizer, "é 🦙\n∑ naïve"
+    assert b"".join(tokenizer.token_bytes(token) for token in tokenizer.encode(text)) == text.encode()
+    assert tokenizer.token_bytes(2) == b"<|im_end|>"
+    assert [ByteTokenizer().token_bytes(token) for token in (0xE2, 256)] == [b"\xe2", b"<end>"]
+
+
 def test_special_tokens_are_known_in_text_and_left_out_of_it(smollm2):
     tokenizer = smollm2.tokenizer
     assert tokenizer.encode("<|im_start|>user") == [1, *tokenizer.encode("user")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("fastapi", reason="the server's packages: pip install 'servelab[serving]'")
 
@@ -35,6 +36,15 @@ class Running:
     def post(self, path: str = "/v1/completions", **body) -> httpx.Response:
         return self.client.post(path, json={"model": NAME, "max_tokens": 8, "temperature": 0, **body})
 
+    def numbers(self) -> dict[str, float]:
+        """What `/metrics` says, by name and, where there is one, the reason."""
+        return {
+            sample.name + sample.labels.get("finished_reason", ""): sample.value
+            for family in text_string_to_metric_families(self.client.get("/metrics").text)
+            for sample in family.samples
+            if "le" not in sample.labels
+        }
+
     def wait_until_idle(self, timeout_s: float = 5.0) -> None:
         """Nothing runs, nothing waits, every block is back."""
         deadline = time.monotonic() + timeout_s
@@ -56,8 +66,8 @@ def running(model: Model, engine_options=None, **options) -> Iterator[Running]:
     app = create_app(worker, model, config, metrics)
     with listen("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, lifespan="on")
-        server = UntilFault(settings, worker)
+        settings = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=4, lifespan="on")
+        server = UntilFault(settings, worker, grace_s=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

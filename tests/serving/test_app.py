@@ -10,6 +10,7 @@ from servelab.engine import Engine, EngineConfig, RequestOutput
 from servelab.engine.output import RequestMetrics
 from servelab.sampling import Logprobs, SamplingParams
 from servelab.serving.answer import ChatWriter, CompletionWriter
+from servelab.speculative import NGram
 
 CHAT = "/v1/chat/completions"
 
@@ -71,6 +72,72 @@ def test_n_answers_to_each_of_two_prompts(server):
     assert len({choice["text"] for choice in answer["choices"]}) > 2
     assert answer["usage"]["prompt_tokens"] == 8
     assert answer["usage"]["completion_tokens"] <= 48
+
+
+def test_choices_stand_in_the_order_of_prompts(server):
+    alone = [server.post(prompt=prompt).json()["choices"][0]["text"] for prompt in ("Hello", "Bye")]
+    together = server.post(prompt=["Hello", "Bye"], n=2).json()["choices"]
+    assert alone[0] != alone[1]
+    assert [choice["text"] for choice in together] == [alone[0], alone[0], alone[1], alone[1]]
+    chunks = events(server.post(prompt=["Hello", "Bye"], n=2, stream=True))
+    texts = ["".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == i) for i in range(4)]
+    assert texts == [alone[0], alone[0], alone[1], alone[1]]
+
+
+def test_null_is_a_default(server):
+    """As OpenAI's reference has it for these."""
+    plain = server.post(prompt="Hello").json()["choices"]
+    assert server.post(prompt="Hello", n=None, stream=None, stop=None, logit_bias=None).json()["choices"] == plain
+
+
+def test_a_chat_fills_no_more_than_the_pool_holds(serve):
+    server = serve({"max_model_len": 512, "num_blocks": 20})
+    body = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True}
+    assert server.client.post(CHAT, json=body).json()["usage"]["total_tokens"] == 80
+    assert server.client.get("/v1/models/toy").json()["max_model_len"] == 80
+
+
+def test_bytes_of_a_part_of_a_character(server):
+    """Clients join them to whole characters."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "top_logprobs": 1, "max_tokens": 1}
+    [entry] = server.post(CHAT, **body, logit_bias={"226": 100}).json()["choices"][0]["logprobs"]["content"]
+    assert (entry["token"], entry["bytes"]) == ("\ufffd", [0xE2])
+
+
+def test_streamed_logprobs_of_several_tokens_a_step(serve):
+    """Drafts that are accepted come together."""
+    server = serve({"speculative": NGram(k=3)})
+    body = {"prompt": "abcabcabcabc", "max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+    whole = server.post(**body).json()["choices"][0]["logprobs"]
+    assert server.engine.speculation.accepted > 0
+    pieces = [c["logprobs"] for chunk in events(server.post(**body, stream=True)) for c in chunk["choices"]]
+    assert max(len(piece["tokens"]) for piece in pieces) > 1
+    for name in ("tokens", "text_offset"):
+        assert [value for piece in pieces for value in piece[name]] == whole[name]
+
+
+def test_a_row_beyond_the_tokenizers_last_id_has_no_text(server, monkeypatch, toy_model):
+    """Many models have such rows."""
+
+    def token_text(token_id):
+        raise ValueError("expected a token id")
+
+    monkeypatch.setattr(toy_model.tokenizer, "token_text", token_text, raising=False)
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
+    content = server.post(CHAT, **chat).json()["choices"][0]["logprobs"]["content"]
+    assert {(entry["token"], *entry["bytes"]) for entry in content} == {("",)}
+
+
+def test_a_fault_of_ours_is_told_in_openais_form(server, monkeypatch):
+    def fail(self, *arguments):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(CompletionWriter, "choice", fail)
+    monkeypatch.setattr(CompletionWriter, "delta", fail)
+    assert error(server.post(prompt="Hello"), 500)["type"] == "internal_server_error"
+    [told] = events(server.post(prompt="Hello", stream=True))
+    assert told["error"]["type"] == "internal_server_error"
+    server.wait_until_idle()
 
 
 def test_the_same_seed_answers_the_same(server):
@@ -153,7 +220,7 @@ def test_logprobs_of_a_chat(server):
     content = server.post(CHAT, **body).json()["choices"][0]["logprobs"]["content"]
     assert len(content) == 8
     for entry in content:
-        assert entry["bytes"] == list(entry["token"].encode())
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
         assert len(entry["top_logprobs"]) == 3
         assert entry["logprob"] == entry["top_logprobs"][0]["logprob"]  # greedy
     chunks = events(server.post(CHAT, **body, stream=True))
@@ -195,7 +262,9 @@ def test_models_health_and_unknown_routes(server):
         ({"prompt": "x", "echo": True}, "echo is not supported", "echo"),
         ({"prompt": "x", "suffix": "auto"}, "suffix is not supported", "suffix"),
         ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream", "stream_options"),
-        ({"prompt": "x", "stop": ["a"] * 17}, "stop", "stop"),
+        ({"prompt": "x", "stop": ["a"] * 17}, "at most 16 strings", "stop"),
+        ({"prompt": "x", "logit_bias": {str(i): 1 for i in range(2000)}}, "at most 1024 biases", "logit_bias"),
+        ({"prompt": "x", "stop_token_ids": [1] * 2000}, "1024", "stop_token_ids"),
         ({"prompt": "x", "stop": ""}, "stop", None),
         ({"prompt": "x", "min_tokens": 9}, "min_tokens", None),
         ({"prompt": "x", "stop_token_ids": [999]}, "999", None),
@@ -258,6 +327,12 @@ def test_a_key_is_asked_for(serve):
         assert server.client.get("/v1/models", headers=headers).status_code == 401
     assert server.client.get("/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
     assert server.client.get("/health").status_code == 200
+
+
+def test_a_key_of_any_letters(serve):
+    server = serve(api_key="clé")
+    headers = {"Authorization": "Bearer  clé".encode()}
+    assert server.client.get("/v1/models", headers=headers).status_code == 200
 
 
 def test_long_texts_are_tokenized_beside_the_event_loop(server, expected):

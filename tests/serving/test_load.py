@@ -106,6 +106,8 @@ def test_lengths_that_cannot_be_are_refused(lengths, said):
         ({"rates": (0.0,)}, r"expected rates above 0, got \[0.0\]"),
         ({"profile": "goodput"}, "expected a service level for the profile 'goodput', got none"),
         ({"requests": 0}, "expected requests of at least 1, got 0"),
+        ({"rates": (float("inf"),)}, r"expected rates above 0, got \[inf\]"),
+        ({"seconds": float("inf")}, "expected seconds above 0, got inf"),
         ({"seconds": 0.0}, "expected seconds above 0, got 0.0"),
         ({"max_streams": 0}, "expected max_streams of at least 1"),
         ({"num_levels": 2}, "expected num_levels of at least 3"),

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
+from servelab.serving import app
 from servelab.serving.protocol import ChatCompletionRequest, CompletionRequest
 
 ROUTES = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatCompletionRequest}
@@ -85,3 +86,21 @@ def test_bodies_drawn_from_our_own_openapi(server, route):
 
         send()
     server.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/v1/completions", {"prompt": [{}] * 300_000}),
+        ("/v1/completions", {"prompt": "x", "stop": [1] * 300_000}),
+        ("/v1/completions", {"prompt": "x", "logit_bias": dict.fromkeys(map(str, range(200_000)), "x")}),
+        ("/v1/chat/completions", {"messages": [1] * 300_000}),
+    ],
+)
+def test_of_many_faults_the_first_is_told(monkeypatch, server, route, body):
+    """All of them would be gigabytes, and seconds in which nobody else is answered."""
+    counts, told = [], app.from_validation
+    monkeypatch.setattr(app, "from_validation", lambda errors: counts.append(len(errors)) or told(errors))
+    answer = server.client.post(route, json={"model": "toy", **body})
+    assert answer.status_code == 400
+    assert counts[0] <= 8  # one for each kind that a field may be of

@@ -1,25 +1,13 @@
 """Prometheus' numbers under vLLM's names: they count what was served."""
 
-from prometheus_client.parser import text_string_to_metric_families
-
-
-def numbers(server) -> dict[str, float]:
-    text = server.client.get("/metrics").text
-    return {
-        sample.name + sample.labels.get("finished_reason", ""): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if "le" not in sample.labels
-    }
-
 
 def test_they_count_what_was_served(server):
-    before = numbers(server)
+    before = server.numbers()
     assert before["vllm:generation_tokens_total"] == 0
     server.post(prompt="Hello, hello", ignore_eos=True)
     server.post(prompt="Hello, hello", ignore_eos=True, n=2)
     server.wait_until_idle()
-    after = numbers(server)
+    after = server.numbers()
     assert after["vllm:generation_tokens_total"] == 24
     assert after["vllm:prompt_tokens_total"] == after["vllm:prefix_cache_queries_total"] == 24
     assert after["vllm:prefix_cache_hits_total"] == 8  # two blocks of 4; of the third one token is computed
@@ -38,7 +26,7 @@ def test_a_draft_is_counted(serve):
     server = serve({"speculative": NGram(k=3)})
     server.post(prompt="abcabcabcabc", max_tokens=30, ignore_eos=True)
     server.wait_until_idle()
-    found, metrics = numbers(server), server.engine.speculation
+    found, metrics = server.numbers(), server.engine.speculation
     assert metrics.drafted > 0
     assert found["vllm:spec_decode_num_draft_tokens_total"] == metrics.drafted
     assert found["vllm:spec_decode_num_accepted_tokens_total"] == metrics.accepted

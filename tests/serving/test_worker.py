@@ -1,5 +1,6 @@
 """The engine's thread: many clients, those who leave, those who are too many, and an engine that fails."""
 
+import asyncio
 import json
 import random
 import threading
@@ -8,8 +9,9 @@ import time
 import httpx
 import pytest
 
+from servelab.engine import Engine, EngineConfig, RequestMetrics, RequestOutput
 from servelab.engine.runner import Runner
-from servelab.serving import EngineWorker
+from servelab.serving import EngineWorker, Stream
 
 LONG = {"max_tokens": 200, "ignore_eos": True}
 EVERY_STEP = 10_000
@@ -59,6 +61,41 @@ def test_a_client_that_leaves_a_stream_frees_its_blocks(server):
     """Mid-decode (vllm#9428)."""
     leave_stream(server, 3)
     server.wait_until_idle()
+
+
+def test_a_client_that_leaves_a_stream_ends_it_at_once(serve, gate):
+    """It is aborted, not computed to its end for nobody."""
+    server = serve()
+    gate.release(6)
+    leave_stream(server, 3)
+    while server.worker.num_requests:
+        time.sleep(0.005)
+    gate.release(2)
+    server.wait_until_idle()
+    ended = server.numbers()
+    assert (ended["vllm:request_success_totalabort"], ended["vllm:request_success_totallength"]) == (1, 0)
+    assert ended["vllm:generation_tokens_total"] <= 8
+
+
+def test_a_client_that_does_not_read_costs_one_output_an_answer(toy_model):
+    """What has not been read yet is joined; nothing of it is lost."""
+    worker = EngineWorker(Engine(toy_model, EngineConfig(num_blocks=64)))
+    stream = Stream(worker, ["a", "b"], n=2)
+    for token in range(5):
+        for index in (0, 1):
+            reason = "length" if token == 4 else None
+            ids, metrics = list(range(token + 1)), RequestMetrics(0.0, 1)
+            stream.put(RequestOutput("b", index, ids, "x" * len(ids), [token], "x", reason, None, metrics))
+    assert len(stream._unread) == 2
+
+    async def read():
+        return [await anext(iterator) for _ in range(2)]
+
+    iterator = aiter(stream)
+    assert [
+        (place, output.delta_token_ids, output.delta_text, output.finish_reason)
+        for place, output in asyncio.run(read())
+    ] == [(place, [0, 1, 2, 3, 4], "xxxxx", "length") for place in (2, 3)]
 
 
 def test_a_client_that_leaves_while_its_answer_is_made_frees_its_blocks(server):
@@ -114,6 +151,12 @@ def test_too_many_requests_are_sent_away_and_may_come_again(serve, gate):
     assert server.post(prompt="x").status_code == 200
 
 
+def test_more_prompts_than_there_is_room_for_ever_are_a_400(serve):
+    answer = serve({"max_num_seqs": 2}, max_waiting=1).post(prompt=["x"] * 4)
+    assert answer.status_code == 400
+    assert "expected at most 3 prompts at a time, got 4" in answer.json()["error"]["message"]
+
+
 def test_a_step_that_fails_is_a_500_for_its_requests_alone(server, monkeypatch):
     run, faults = server.engine.runner.run, []
 
@@ -149,6 +192,21 @@ def test_a_stream_whose_step_fails_ends_with_an_error(server, monkeypatch):
     server.wait_until_idle()
 
 
+def test_faults_that_are_not_in_a_row_do_not_end_the_engine(server, monkeypatch):
+    run, steps = server.engine.runner.run, []
+
+    def fail_now_and_then(rows, drafts=()):
+        steps.append(1)
+        if len(steps) % 4 == 0:
+            raise RuntimeError("planted")
+        return run(rows, drafts)
+
+    monkeypatch.setattr(server.engine.runner, "run", fail_now_and_then)
+    codes = [server.post(prompt="Hello", max_tokens=2, ignore_eos=True).status_code for _ in range(24)]
+    assert codes.count(500) > 5
+    assert server.worker.is_alive
+
+
 def test_an_engine_that_keeps_failing_ends_the_server_and_nobody_hangs(serve, monkeypatch):
     server = serve()
 
@@ -181,6 +239,37 @@ def test_told_to_stop_it_aborts_what_runs_and_ends(serve):
         assert time.monotonic() - began < 10
     assert not server.engine.has_unfinished()
     server.engine.cache.check_integrity()
+
+
+def test_told_to_stop_it_tells_those_whom_it_aborts(serve, monkeypatch):
+    """A whole answer is a 503, a stream ends with an error and [DONE]."""
+    run = Runner.run
+    monkeypatch.setattr(Runner, "run", lambda *arguments: time.sleep(0.05) or run(*arguments))
+    server = serve()
+    whole, lines = [], []
+
+    def read():
+        body = {"model": "toy", "prompt": "Hello", "stream": True, **LONG}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=20) as response:
+            lines.extend(line for line in response.iter_lines() if line)
+
+    def ask():
+        whole.append(
+            httpx.post(f"{server.url}/v1/completions", json={"model": "toy", "prompt": "Hi", **LONG}, timeout=20)
+        )
+
+    threads = [threading.Thread(target=read), threading.Thread(target=ask)]
+    for thread in threads:
+        thread.start()
+    while server.worker.num_requests < 2 or not lines:
+        time.sleep(0.01)
+    server.server.should_exit = True
+    for thread in threads:
+        thread.join()
+    assert whole[0].status_code == 503
+    assert whole[0].json()["error"]["message"] == "the server stops"
+    assert json.loads(lines[-2].removeprefix("data: "))["error"]["message"] == "the server stops"
+    assert lines[-1] == "data: [DONE]"
 
 
 def test_random_clients_come_and_go(serve):

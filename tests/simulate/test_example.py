@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from servelab.costs import StepWork
 from servelab.simulate import Card, Drafting, long_contexts, one_user, users_on_a_card
 
 
@@ -31,6 +32,17 @@ def test_the_memory_of_the_card_adds_up():
     assert budget.layer_bytes == 70_553_706_496 - 2 * 128_256 * 8_192
     assert budget.embedding_bytes == 2 * 2 * 128_256 * 8_192
     assert budget.kv_bytes == pytest.approx(10e9, rel=0.03)
+
+
+def test_the_clock_reads_the_bytes_that_the_memory_holds():
+    """Of a decode step of one user: all weights, of the embedding table one row, of which 16 bits each."""
+    card = Card()
+    work = StepWork()
+    work.add(1, 99)
+    layers, table = card.budget.layer_bytes, 128_256 * 8_192
+    num_bytes = layers + 2 * table + 2 * 8_192 + 100 * 327_680
+    deployment = dataclasses.replace(card.deployment, efficiency=1.0)
+    assert deployment.step_seconds(work) == pytest.approx(num_bytes / 3.35e12, rel=1e-6)
 
 
 def test_reserving_gives_seven_users_and_paging_two_to_three_dozen(users):

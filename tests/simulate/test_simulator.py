@@ -27,6 +27,7 @@ from servelab.simulate import (
     equal_lengths,
     simulate,
 )
+from servelab.simulate.simulator import Simulator, step_work
 from servelab.trace import Trace
 from servelab.widgets import MemoryMapWidget, PageTableWidget
 
@@ -100,6 +101,35 @@ def test_speculation_brings_what_the_formula_expects(deployment, make_config):
     assert dearer.seconds > drafted.seconds
     assert simulate(deployment, config, load, drafting=Drafting(3, 0.6), seed=1).seconds == drafted.seconds
     assert simulate(deployment, config, load, drafting=Drafting(3, 0.6), seed=2).seconds != drafted.seconds
+
+
+def test_a_drafts_own_steps_by_hand(deployment, make_config):
+    """Two requests, of which one has room for a single draft token: the longest draft is paid for, behind the longest
+    context, in decode steps of one request."""
+    arrivals = [Arrival(0.0, 4, 12), Arrival(0.0, 9, 3)]
+    free = Simulator(deployment, make_config(), arrivals, drafting=Drafting(3, 0.0))
+    dear = Simulator(deployment, make_config(), arrivals, drafting=Drafting(3, 0.0, draft_cost=0.5))
+    for one in (free, dear):
+        one._let_in()
+        one._step()  # both prompts
+    before = dear.clock - free.clock
+    assert before == 0
+    for one in (free, dear):
+        one._step()
+    alone = StepWork()
+    alone.add(1, 9)
+    assert dear.clock - free.clock == pytest.approx(3 * 0.5 * deployment.step_seconds(alone))
+
+
+def test_logits_are_computed_where_a_prompt_ends(deployment, make_config):
+    """A chunk before the last has none."""
+    chunks = Simulator(deployment, make_config(max_num_batched_tokens=8), [Arrival(0.0, 20, 1)])
+    chunks._let_in()
+    rows = chunks.scheduler.schedule().rows
+    assert step_work(rows) == StepWork(1, 8, 0, 36, 8)
+    chunks._advance(rows, {})
+    chunks._advance(chunks.scheduler.schedule().rows, {})
+    assert step_work(chunks.scheduler.schedule().rows) == StepWork(1, 4, 1, 4 * 16 + 10, 20)
 
 
 @pytest.mark.parametrize("values", [{"num_blocks": 24}, {"kv_cache": "contiguous", "reserve": "exact"}])

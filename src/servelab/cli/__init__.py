@@ -130,7 +130,9 @@ def simulate(
     example: int | None = typer.Option(None, help=_("Print the lesson's example 1, 2 or 3, and nothing else.")),
     model: str = typer.Option("Llama-3-70B", help=_("A model of the course's table, or how its name begins.")),
     gpu: str = typer.Option("H100 SXM", help=_("A GPU of the course's table, or how its name begins.")),
-    memory_gb: float | None = typer.Option(None, min=0.001, help=_("Its memory in 10^9 bytes, not what drivers say.")),
+    memory_gb: float | None = typer.Option(
+        None, min=0.001, max=1e6, help=_("Its memory, 10^9 bytes; else what drivers say.")
+    ),
     usable_share: float = typer.Option(0.98, min=0.01, max=1, help=_("Of it, for weights, activations and KV.")),
     weight_bytes: float = typer.Option(1.0, min=0.01, help=_("Bytes of a weight; 1: 8 bit.")),
     embedding_bytes: float = typer.Option(2.0, min=0.01, help=_("Bytes of an embedding's number.")),

@@ -55,6 +55,7 @@ def load(
     """Load, and print; what is in the way is said in one sentence, and the exit code is then 1."""
     try:
         from servelab.cli import load_report
+        from servelab.cli.simulate import check_file
         from servelab.serving import Lengths, Load, run_load
         from servelab.trace import ServiceLevel
 
@@ -75,6 +76,8 @@ def load(
             target_share=share,
             chat=chat,
         )
+        if html is not None:  # before the load, which takes minutes
+            check_file(html)
         watched = [address for address in metrics_urls.split(",") if address]
         report = run_load(url, sent, model=model, tokenizer=tokenizer, api_key=api_key or None, metrics_urls=watched)
         if as_json:

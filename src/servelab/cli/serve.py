@@ -38,11 +38,13 @@ def run(
     from servelab.engine import EngineConfig
     from servelab.model import load_model
 
+    if api_key == "":
+        raise ValueError(_("expected --api-key with a key, got an empty one"))
     engine_config = EngineConfig(**engine_options, speculative=drafter(speculative, k))  # type: ignore[arg-type]
     config = ServerConfig(
         model_name=served_model_name or Path(model_name).name,
         root=str(Path(model_name).resolve()) if Path(model_name).is_dir() else model_name,
-        api_key=api_key or None,
+        api_key=api_key,
         max_waiting=max_waiting,
     )
 

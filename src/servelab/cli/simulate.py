@@ -57,8 +57,8 @@ def run(
     from servelab.simulate import Drafting, simulate
 
     for path in (json_file, trace_file):  # before anything takes time
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise ValueError(_("expected a folder to write {path} to, got none there").format(path=path))
+        if path is not None:
+            check_file(path)
     card = make_card(card_options)
     k, acceptance, draft_cost = draft_options
     drafting = Drafting(k, acceptance, draft_cost) if k else None
@@ -82,6 +82,14 @@ def run(
     if trace_file is not None and result.trace is not None:
         result.trace.save(trace_file)
         typer.echo(_('Play the trace with PageTableWidget(Trace.load("{path}")).').format(path=trace_file))
+
+
+def check_file(path: str) -> None:
+    """Raises ValueError unless a file could be written there."""
+    if not Path(path).absolute().parent.is_dir():
+        raise ValueError(_("expected a folder to write {path} to, got none there").format(path=path))
+    if Path(path).is_dir():
+        raise ValueError(_("expected a file to write to, got a folder: {path}").format(path=path or "."))
 
 
 def show_example(number: int) -> None:

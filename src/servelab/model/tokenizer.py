@@ -1,6 +1,7 @@
 """Text to token ids and back."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -8,6 +9,17 @@ from typing import Any, NoReturn, Protocol
 import tokenizers
 
 Messages = Sequence[Mapping[str, str]]
+REPLACEMENT = "\ufffd"
+
+
+def byte_characters() -> dict[str, int]:
+    """The character that byte-level BPE (GPT-2) writes for a byte: itself where it can be seen, else one above 255."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+BYTES = byte_characters()
 
 
 class Tokenizer(Protocol):
@@ -30,6 +42,10 @@ class Tokenizer(Protocol):
         """Text of one token on its own, special tokens by name; U+FFFD for a part of a character."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 of one token on its own, which may be a part of a character. ValueError for an id that is none."""
+        ...
+
     def chat(self, messages: Messages) -> str:
         """The prompt for ``[{"role": ..., "content": ...}, ...]``, up to where the answer begins."""
         ...
@@ -49,6 +65,9 @@ class ByteTokenizer:
 
     def token_text(self, token_id: int) -> str:
         return "<end>" if token_id == 256 else self.decode([token_id])
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<end>" if token_id == 256 else bytes([token_id])
 
     def chat(self, messages: Messages) -> str:
         return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
@@ -100,6 +119,17 @@ class PretrainedTokenizer:
         text = str(self.tokenizer.decode([token_id], skip_special_tokens=False))
         # SentencePiece drops the space before the first token of a text; on its own every token is the first.
         return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        text = self.token_text(token_id)
+        if REPLACEMENT not in text:
+            return text.encode("utf-8")
+        piece = str(self.tokenizer.id_to_token(token_id))
+        if fallback := re.fullmatch("<0x([0-9A-F]{2})>", piece):  # SentencePiece's way to write a byte
+            return bytes([int(fallback[1], 16)])
+        if all(character in BYTES for character in piece):
+            return bytes(BYTES[character] for character in piece)
+        return text.encode("utf-8")
 
     def chat(self, messages: Messages) -> str:
         """See `Tokenizer`. Raises ValueError when the model has no chat template or the template refuses."""

@@ -77,7 +77,11 @@ class Writer:
         raise NotImplementedError
 
     def token(self, token_id: int) -> str:
-        return self.tokenizer.token_text(token_id)
+        """Its text; "" for the rows that many models have beyond their tokenizer's last id."""
+        try:
+            return self.tokenizer.token_text(token_id)
+        except ValueError:
+            return ""
 
 
 class CompletionWriter(Writer):
@@ -111,9 +115,13 @@ class CompletionWriter(Writer):
         for token in tokens:
             offsets.append(offset)
             offset += len(token)
+        # Keyed by text, as OpenAI has it: of tokens with one text, such as parts of a character, the likeliest stays.
         tops = [
-            {self.token(token_id): finite(x) for token_id, x in zip(e.top_token_ids, e.top_logprobs, strict=True)}
-            | {token: finite(e.logprob)}
+            {token: finite(e.logprob)}
+            | {
+                self.token(token_id): finite(x)
+                for token_id, x in zip(reversed(e.top_token_ids), reversed(e.top_logprobs), strict=True)
+            }
             for token, e in zip(tokens, logprobs, strict=True)
         ]
         values = [finite(entry.logprob) for entry in logprobs]
@@ -158,4 +166,5 @@ class ChatWriter(Writer):
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         token = self.token(token_id)
-        return {"token": token, "logprob": finite(logprob), "bytes": list(token.encode())}
+        content = self.tokenizer.token_bytes(token_id) if token else b""
+        return {"token": token, "logprob": finite(logprob), "bytes": list(content)}

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pydantic
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -22,6 +25,8 @@ from servelab.serving.fault import ApiError, from_validation, internal_error
 from servelab.serving.metrics import ServerMetrics
 from servelab.serving.protocol import MAX_CHOICES, ChatCompletionRequest, CompletionRequest, Sampled
 from servelab.serving.worker import Busy, EngineWorker, Stopped, Stream
+
+logger = logging.getLogger(__name__)
 
 SLOW_BODY_S = 30.0  # a request must have come whole by then
 REFERENCE = "#/components/schemas/{model}"
@@ -59,6 +64,7 @@ def create_app(worker: EngineWorker, model: Model, config: ServerConfig, metrics
 
     app.add_exception_handler(ApiError, lambda request, error: error.response())
     app.add_exception_handler(HTTPException, unknown_route)  # type: ignore[arg-type]
+    app.router.route_class = ToldRoute
 
     @app.get("/health", response_class=Response)
     async def health() -> Response:
@@ -99,7 +105,7 @@ def create_app(worker: EngineWorker, model: Model, config: ServerConfig, metrics
         text = refusing("messages", lambda: model.tokenizer.chat(messages))
         [prompt] = await server.token_ids([text], body.n)
         limit = body.max_completion_tokens or body.max_tokens
-        room = max(1, worker.engine.max_model_len - len(prompt))
+        room = max(1, server.longest - len(prompt))
         stream = await server.submit([prompt], body, room if limit is None else limit, body.num_logprobs)
         return await server.answer(request, body, stream, ChatWriter(config.model_name, model.tokenizer), len(prompt))
 
@@ -117,6 +123,24 @@ def create_app(worker: EngineWorker, model: Model, config: ServerConfig, metrics
     return app
 
 
+class ToldRoute(APIRoute):
+    """A route whose own faults are a 500 in OpenAI's form, on a connection that stays."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_and_tell(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except (ApiError, HTTPException):
+                raise
+            except Exception:
+                logger.exception("a request failed")
+                return internal_error().response()
+
+        return handle_and_tell
+
+
 class Server:
     """What the routes have in common."""
 
@@ -126,14 +150,22 @@ class Server:
     def card(self) -> dict[str, Any]:
         name = self.config.model_name
         card = {"id": name, "object": "model", "created": 0, "owned_by": "servelab", "root": self.config.root or name}
-        return card | {"max_model_len": self.worker.engine.max_model_len}
+        return card | {"max_model_len": self.longest}
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a request at most, prompt and output: what the context and the pool have room for."""
+        engine = self.worker.engine
+        return min(engine.max_model_len, engine.cache.num_slots)
 
     def check_key(self, request: Request) -> None:
         """Raises ApiError unless the request brings the key, where there is one."""
         if self.config.api_key is None:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(key.encode(), self.config.api_key.encode()):
+        # A header comes as latin-1, whatever the client wrote: back to its bytes.
+        given, own = key.strip().encode("latin-1"), self.config.api_key.encode()
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given, own):
             message = "expected the header Authorization: Bearer KEY with this server's key"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
@@ -152,6 +184,8 @@ class Server:
                     content += piece
                     if len(content) > limit:
                         raise ApiError(413, f"expected a body of at most {limit:,} bytes, got more")
+        except ClientDisconnect:
+            raise ApiError(499, "the client went away") from None
         except TimeoutError:
             raise ApiError(408, f"expected the whole body within {SLOW_BODY_S:.0f} seconds") from None
         try:
@@ -247,6 +281,9 @@ async def stream_chunks(stream: Stream, writer: Writer, counter: Counter, with_u
         yield event(error.body())
     except Stopped as error:
         yield event(ApiError(503, str(error), type="service_unavailable_error").body())
+    except Exception:  # the head is sent: only an event can still tell
+        logger.exception("a stream failed")
+        yield event(internal_error().body())
     yield DONE
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+STOP = "expected a string, or a list of at most 16 strings"
 PROMPT = "expected a string, token ids, or a list of either"
 
 
@@ -39,7 +40,9 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     param = place[0] if place else None
     message = str(error["msg"]).removeprefix("Value error, ")
     if param == "prompt":  # a union: its faults, one for each of its kinds, would say less
-        message = PROMPT
+        place, message = ["prompt"], PROMPT
+    elif param == "stop":
+        place, message = ["stop"], STOP
     elif param == "messages":
         place = [part for part in place if not part.startswith(("str", "list["))]
     where = ".".join(place)

@@ -1,5 +1,6 @@
 """`Load`: which requests a server gets, how many and when; and the same in GuideLLM's words."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,7 +90,7 @@ class Load:
             raise ValueError(f"expected streams as numbers of at least 1, got {list(self.streams)}")
         if self.profile in ("poisson", "constant") and not self.rates:
             raise ValueError(f"expected rates, in requests a second, for the profile {self.profile!r}, got none")
-        if any(not rate > 0 for rate in self.rates):
+        if any(not 0 < rate < math.inf for rate in self.rates):
             raise ValueError(f"expected rates above 0, got {list(self.rates)}")
         if self.profile == "goodput" and not self.service_level.asks:
             raise ValueError("expected a service level for the profile 'goodput', got none")
@@ -104,7 +105,7 @@ class Load:
         for name, (value, low) in limits.items():
             if value is not None and value < low:
                 raise ValueError(f"expected {name} of at least {low}, got {value}")
-        if self.seconds is not None and not self.seconds > 0:
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise ValueError(f"expected seconds above 0, got {self.seconds}")
         if not 0 < self.target_share < 1:
             raise ValueError(f"expected target_share between 0 and 1, got {self.target_share}")

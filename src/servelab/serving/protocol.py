@@ -8,17 +8,28 @@ https://platform.openai.com/docs/api-reference
 import sys
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from servelab.sampling import SamplingParams
 
 MAX_CHOICES = 64  # `n` times prompts
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
+MAX_STOP_TOKENS = 1024
+MAX_BIASES = 1024
 
-TokenIds = list[Annotated[int, Field(strict=True)]]
+# fail_fast: the first wrong item is told. All of them would be a gigabyte for a body of some megabytes.
+TokenIds = Annotated[list[Annotated[int, Field(strict=True)]], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Refusable = Any | None
+
+
+def few_biases(value: Any) -> Any:
+    """Before each of them is looked at."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise ValueError(f"expected at most {MAX_BIASES} biases, got {len(value)}")
+    return value
 
 
 class StreamOptions(BaseModel):
@@ -33,16 +44,16 @@ class Sampled(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     model: str
-    stream: bool = False
+    stream: Annotated[bool, BeforeValidator(lambda value: value or False)] = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(lambda value: 1 if value is None else value)] = 1
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = 1.0
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: dict[str, Number] | None = None
+    logit_bias: Annotated[dict[str, Number] | None, BeforeValidator(few_biases)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[Texts, Field(max_length=MAX_STOPS)] | None = None
     user: str | None = None
 
     # Beyond OpenAI's API, under vLLM's names.
@@ -51,7 +62,7 @@ class Sampled(BaseModel):
     repetition_penalty: Annotated[Number, Field(gt=0, le=100)] = 1.0
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
     @field_validator("logit_bias")
@@ -119,7 +130,7 @@ def refuse(value: Any, info: ValidationInfo) -> None:
 class CompletionRequest(Sampled):
     """The body of `/v1/completions`. prompt: a text, texts, token ids, or lists of token ids."""
 
-    prompt: str | TokenIds | list[str] | list[TokenIds]
+    prompt: str | TokenIds | Texts | Annotated[list[TokenIds], Field(fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1, le=sys.maxsize)] | None = 16
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: Refusable = None
@@ -152,7 +163,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     role: Annotated[str, Field(min_length=1)]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def plain(self) -> dict[str, str]:
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
@@ -162,7 +173,7 @@ class Message(BaseModel):
 class ChatCompletionRequest(Sampled):
     """The body of `/v1/chat/completions`. Without a limit an answer may fill what the model's context has left."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
     max_tokens: Annotated[int, Field(ge=1, le=sys.maxsize)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=sys.maxsize)] | None = None
     logprobs: bool | None = False

@@ -1,5 +1,6 @@
 """`serve`: the engine, the application and uvicorn, from the first word to a clean end."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from servelab.serving.metrics import ServerMetrics
 from servelab.serving.worker import EngineWorker
 
 GRACE_S = 10  # that running requests have to finish when the server is told to stop
+TELL_S = 3  # in which those that did not are told so
 
 
 class ServerFailed(Exception):
@@ -22,19 +24,35 @@ class ServerFailed(Exception):
 class UntilFault(uvicorn.Server):
     """Ends too when the engine does: better a server that is gone than one that never answers.
 
-    listening: called once connections are taken.
+    listening: called once connections are taken. grace_s: that requests have to finish at the end; then the engine
+    aborts them, and their clients are told, for which the config's `timeout_graceful_shutdown` leaves time.
     """
 
     def __init__(
-        self, config: uvicorn.Config, worker: EngineWorker, listening: Callable[[], object] = lambda: None
+        self,
+        config: uvicorn.Config,
+        worker: EngineWorker,
+        listening: Callable[[], object] = lambda: None,
+        grace_s: float = GRACE_S,
     ) -> None:
         super().__init__(config)
-        self.worker, self.listening = worker, listening
+        self.worker, self.listening, self.grace_s = worker, listening, grace_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self.listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        async def abort() -> None:
+            await asyncio.sleep(self.grace_s)
+            await self.worker.stop()
+
+        aborting = asyncio.create_task(abort())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            aborting.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         return await super().on_tick(counter) or self.worker.fault is not None
@@ -60,7 +78,7 @@ def serve(
     app = create_app(worker, model, config, metrics)
     with listen(host, port) as listener:
         settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S, lifespan="on"
+            app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S + TELL_S, lifespan="on"
         )
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after the clean end

@@ -6,6 +6,7 @@ all outputs over in one call, and the event loop deals them out to whoever waits
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import queue
@@ -33,34 +34,51 @@ class Stream:
     """The outputs of one call, as they come: ``async for place, output in stream``; it ends with the last answer.
 
     place: which answer this is: of prompt i, answer j of n has i * n + j. Whoever reads no further calls `close`.
-    Raises Stopped where the engine ends first.
+    What is not read yet is kept as one output an answer, so that a client who does not read costs no more than one who
+    does. Raises Stopped where the engine ends first.
     """
 
     def __init__(self, worker: "EngineWorker", request_ids: list[str], n: int) -> None:
         self.request_ids, self._worker, self._n, self._to_come = request_ids, worker, n, n * len(request_ids)
-        self._outputs: asyncio.Queue[tuple[int, RequestOutput] | Stopped] = asyncio.Queue()
+        self._unread: dict[int, RequestOutput] = {}
+        self._fault: Stopped | None = None
+        self._news = asyncio.Event()
 
     def put(self, output: RequestOutput) -> bool:
         """Returns whether it was the last."""
         place = self.request_ids.index(output.request_id) * self._n + output.index
         self._to_come -= output.finish_reason is not None
-        self._outputs.put_nowait((place, output))
+        before = self._unread.get(place)
+        self._unread[place] = output if before is None else joined(before, output)
+        self._news.set()
         return self._to_come == 0
 
     def fail(self, reason: Stopped) -> None:
-        self._to_come = 0
-        self._outputs.put_nowait(reason)
+        self._to_come, self._fault = 0, reason
+        self._news.set()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, RequestOutput]]:
-        while self._to_come or not self._outputs.empty():
-            output = await self._outputs.get()
-            if isinstance(output, Stopped):
-                raise output
-            yield output
+        while self._to_come or self._unread:
+            await self._news.wait()
+            while self._unread:
+                place = next(iter(self._unread))
+                yield place, self._unread.pop(place)
+            self._news.clear()
+        if self._fault is not None:
+            raise self._fault
 
     def close(self) -> None:
         """Let the engine forget what is not over; what it held is free after the next step."""
         self._worker.forget(self)
+
+
+def joined(before: RequestOutput, after: RequestOutput) -> RequestOutput:
+    """Two outputs of one answer in a row, as one."""
+    return dataclasses.replace(
+        after,
+        delta_token_ids=before.delta_token_ids + after.delta_token_ids,
+        delta_text=before.delta_text + after.delta_text,
+    )
 
 
 class EngineWorker:
@@ -109,6 +127,8 @@ class EngineWorker:
         """
         if not self.is_alive:
             raise Stopped("the engine has stopped")
+        if len(prompts) > self.max_requests:
+            raise ValueError(f"expected at most {self.max_requests} prompts at a time, got {len(prompts)}")
         if len(self._streams) + len(prompts) > self.max_requests:
             raise Busy(f"{len(self._streams)} requests run or wait, at most {self.max_requests} do: try again later")
         assert self._loop is not None
@@ -143,7 +163,9 @@ class EngineWorker:
                 self._commands.put(partial(self.engine.abort, request_id))
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Abort what runs, tell everyone, and end the thread."""
+        """Abort what runs, tell everyone, and end the thread. Once it stops, another call has no effect."""
+        if self._is_stopping:
+            return
         self._is_stopping = True
         for name in self._streams:
             self._commands.put(partial(self.engine.abort, name))
