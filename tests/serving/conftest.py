@@ -51,6 +51,9 @@ class Running:
         while self.engine.has_unfinished() or self.worker.num_requests or not self.worker._commands.empty():
             assert time.monotonic() < deadline, "a request is still there"
             time.sleep(0.01)
+        counted = threading.Event()
+        self.worker._commands.put(counted.set)  # taken after the step has been told and counted
+        assert counted.wait(timeout_s)
         self.engine.cache.check_integrity()
         assert self.engine.cache.num_free == self.engine.cache.num_slots // self.engine.cache.block_size
 

@@ -49,7 +49,7 @@ def test_many_clients_at_once_get_what_each_would_alone(server):
 
 def leave_stream(server, chunks: int) -> None:
     """A client that reads so many chunks and goes."""
-    body = {"model": "toy", "prompt": "Hello", "stream": True, **LONG}
+    body = {"model": "toy", "prompt": "Hello", "stream": True, "temperature": 0, **LONG}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=20) as response:
         lines = response.iter_lines()
         for _ in range(chunks):
@@ -66,7 +66,7 @@ def test_a_client_that_leaves_a_stream_frees_its_blocks(server):
 def test_a_client_that_leaves_a_stream_ends_it_at_once(serve, gate):
     """It is aborted, not computed to its end for nobody."""
     server = serve()
-    gate.release(6)
+    gate.release(40)  # some tokens are parts of a character, and no chunk
     leave_stream(server, 3)
     while server.worker.num_requests:
         time.sleep(0.005)
@@ -74,7 +74,7 @@ def test_a_client_that_leaves_a_stream_ends_it_at_once(serve, gate):
     server.wait_until_idle()
     ended = server.numbers()
     assert (ended["vllm:request_success_totalabort"], ended["vllm:request_success_totallength"]) == (1, 0)
-    assert ended["vllm:generation_tokens_total"] <= 8
+    assert ended["vllm:generation_tokens_total"] <= 42 < LONG["max_tokens"]
 
 
 def test_a_client_that_does_not_read_costs_one_output_an_answer(toy_model):
@@ -128,6 +128,8 @@ def test_a_client_that_leaves_amid_its_prefill_frees_its_blocks(serve, gate):
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.url}/v1/completions", json={"model": "toy", "prompt": "x" * 300, **LONG}, timeout=0.5)
     assert server.engine.cache.num_free < server.engine.cache.num_slots // 4
+    while server.worker.num_requests:
+        time.sleep(0.005)
     gate.release(2)
     server.wait_until_idle()
     assert gate.acquire(blocking=False)  # one step was enough
