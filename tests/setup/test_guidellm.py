@@ -1,7 +1,5 @@
 """tools/guidellm.py: which commands make GuideLLM's environment, when they run again, what is said when they fail."""
 
-import importlib.util
-import shutil
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -12,33 +10,13 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture
-def guidellm(monkeypatch):
-    monkeypatch.delenv("SERVELAB_AGAIN", raising=False)
-    monkeypatch.syspath_prepend(str(TOOLS))
-    spec = importlib.util.spec_from_file_location("guidellm_tool_under_test", TOOLS / "guidellm.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(sys.modules["pinned"].platform, "system", lambda: "Linux")
-    return module
+def guidellm(load_tool):
+    return load_tool("guidellm")
 
 
 @pytest.fixture
-def root(guidellm, tmp_path, monkeypatch):
-    """A course folder in which every command is only noted, and making an environment makes its Python."""
-    (tmp_path / "tools").mkdir()
-    shutil.copy(TOOLS / "guidellm.txt", tmp_path / "tools")
-    calls = []
-
-    def call(self, command, failure):
-        calls.append([str(part) for part in command])
-        if "venv" in command:
-            self.python.parent.mkdir(parents=True)
-            self.python.symlink_to(sys.executable)
-            calls[-1] = ["venv", Path(command[-1]).name]
-
-    monkeypatch.setattr(guidellm.GuideLLMEnvironment, "call", call)
-    monkeypatch.setattr(guidellm.GuideLLMEnvironment, "has_pip", lambda self: self.python.exists())
-    return namedtuple("Root", "path calls")(tmp_path, calls)
+def root(guidellm, make_root):
+    return make_root("guidellm", guidellm.GuideLLMEnvironment)
 
 
 def test_it_is_made_once_from_pinned_versions(guidellm, root, capsys):

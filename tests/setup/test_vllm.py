@@ -1,7 +1,5 @@
 """tools/vllm.py: which commands make vLLM's environment, when they run again, and what is said when they fail."""
 
-import importlib.util
-import shutil
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -12,34 +10,15 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture
-def vllm(monkeypatch):
-    monkeypatch.delenv("SERVELAB_AGAIN", raising=False)
-    monkeypatch.syspath_prepend(str(TOOLS))
-    spec = importlib.util.spec_from_file_location("vllm_tool_under_test", TOOLS / "vllm.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(sys.modules["pinned"].platform, "system", lambda: "Linux")
+def vllm(load_tool, monkeypatch):
+    module = load_tool("vllm")
     monkeypatch.setattr(module.shutil, "which", lambda name: None)  # no GPU here
     return module
 
 
 @pytest.fixture
-def root(vllm, tmp_path, monkeypatch):
-    """A course folder in which every command is only noted, and making an environment makes its Python."""
-    (tmp_path / "tools").mkdir()
-    shutil.copy(TOOLS / "vllm.txt", tmp_path / "tools")
-    calls = []
-
-    def call(self, command, failure):
-        calls.append([str(part) for part in command])
-        if "venv" in command:
-            self.python.parent.mkdir(parents=True)
-            self.python.symlink_to(sys.executable)
-            calls[-1] = ["venv", Path(command[-1]).name]
-
-    monkeypatch.setattr(vllm.VLLMEnvironment, "call", call)
-    monkeypatch.setattr(vllm.VLLMEnvironment, "has_pip", lambda self: self.python.exists())
-    return namedtuple("Root", "path calls")(tmp_path, calls)
+def root(vllm, make_root):
+    return make_root("vllm", vllm.VLLMEnvironment)
 
 
 def test_it_is_made_once_from_pinned_versions(vllm, root, capsys):
