@@ -296,7 +296,8 @@ def test_what_cannot_be_is_refused_and_the_server_goes_on(server, body, words, p
     ],
 )
 def test_no_json_is_a_400(server, content):
-    error(server.client.post("/v1/completions", content=content), 400)
+    said = error(server.client.post("/v1/completions", content=content), 400)
+    assert said["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("field", ["tools", "functions", "response_format", "audio", "tool_choice", "function_call"])
